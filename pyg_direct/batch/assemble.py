@@ -14,6 +14,8 @@ from torch_geometric.typing import EdgeType
 from ..core.arguments import shown
 from ..core.lazy_tensor import OrderedTensor
 from ..core.pyg import (
+    SPARSE,
+    TOPOLOGY,
     BaseStorage,
     cat_dim,
     fields_of,
@@ -27,7 +29,7 @@ from ..core.types import Ends
 from ..ops import clock
 from ..ops.ids import HostIds
 from .gather import Gatherer, tables_in
-from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles, Roles, check_feature_dtype, converted
+from .roles import Attribute, KnownRoles, Roles, check_feature_dtype, converted
 from .sampled import EdgesOfType, NodesOfType, Sampled, of_parts
 from .sparse import ROWS_UNREADABLE, MatrixEntries
 

@@ -13,11 +13,8 @@ from torch import Tensor
 
 from ..core.arguments import shown
 from ..core.lazy_tensor import OrderedTensor
-from ..core.pyg import BaseStorage, cat_dim, fields_of, store_of, with_counts
+from ..core.pyg import TOPOLOGY, BaseStorage, cat_dim, fields_of, store_of, with_counts
 from ..core.quantized import QuantizedTensor
-
-SPARSE = ("adj", "adj_t")
-TOPOLOGY = ("edge_index", *SPARSE)
 
 
 @dataclass(slots=True)

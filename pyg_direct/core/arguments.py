@@ -20,6 +20,7 @@ PLACES = ("auto", "host", "device")
 STRATEGIES = ("uniform", "last")
 CACHE_POLICIES = ("visits", "presample", "degree")
 
+NODES_OR_EDGES = "the nodes or of the edges"  # what times may be of
 SHOWN_CHARACTERS, SHOWN_ENTRIES = 200, 8  # of a value in an error
 MAX_WINDOW = 1 << 62  # so that a time minus a window can be distinguished from the least time
 
@@ -54,6 +55,19 @@ def _is_graph(value: Any) -> bool:
     return isinstance(value, (Data, HeteroData)) and any(
         key in store for store in value.edge_stores for key in ("edge_index", "adj_t", "adj")
     )
+
+
+def missing_attribute(argument: str, name: Any, of: str, names: Iterable[str]) -> ValueError:
+    """Return the error of an argument that names an attribute which is not there.
+
+    Args:
+        argument: that names it, such as "time_attr".
+        name: as the user gave it.
+        of: what should have it, such as "the edges".
+        names: of the attributes that are there.
+    """
+    there = ", ".join(map(repr, sorted(set(names)))) or "none"
+    return ValueError(f"{argument}={name!r} is not an attribute of {of}. Those are: {there}.")
 
 
 def check_partner(argument: str, partner: str, partner_given: Any) -> None:

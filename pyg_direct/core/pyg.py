@@ -70,6 +70,13 @@ from torch_geometric.typing import SparseTensor as SparseTensor
 # Counts nodes in `edge_index` where the user gives no number.
 from torch_geometric.utils.num_nodes import maybe_num_nodes as maybe_num_nodes
 
+# The fields of a store that hold edges.
+SPARSE = ("adj", "adj_t")
+TOPOLOGY = ("edge_index", *SPARSE)
+
+# The fields of a store that are not attributes of its nodes or edges.
+NOT_ATTRIBUTES = (*TOPOLOGY, "num_nodes")
+
 # Lightning's data modules build their sampler by the name that they imported into this module.
 DATA_MODULES = "torch_geometric.data.lightning.datamodule"
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..core.lazy_tensor import OrderedTensor
-from ..core.pyg import N_KEYS, graph_fields_of, store_of
+from ..core.pyg import N_KEYS, NOT_ATTRIBUTES, graph_fields_of, store_of
 from ..core.quantized import QuantizedTensor
 from ..core.types import EDGE_TIME, Csc, IntTable, SeedVisits
 from ..graph.from_pyg import Graph, graph_of
@@ -35,7 +35,6 @@ from .header import (
 )
 
 STEP_ROWS_BYTES = 64 << 20  # of an edge attribute that are brought into order at a time
-TOPOLOGY = ("edge_index", "adj", "adj_t", "num_nodes")
 SCALARS = (bool, int, float, str, type(None))
 
 
@@ -112,7 +111,7 @@ def _write(
     nodes, edges, others = [], [], {}
     for t, node_type in enumerate(graph.node_types):
         store = store_of(data, node_type)
-        keys = [key for key in store if key not in TOPOLOGY]
+        keys = [key for key in store if key not in NOT_ATTRIBUTES]
         if not hetero:
             keys = [key for key in keys if not data.is_edge_attr(key)]
         label, order = f"node {node_type or 'attribute'}", None if orders is None else orders[t]
@@ -129,7 +128,7 @@ def _write(
         nodes.append(NodeGroup(node_type, int(csc.num_nodes[t]), explicit, found, placed))
     for r, edge_type in enumerate(graph.edge_types):
         store = store_of(data, edge_type)
-        keys = [key for key in store if key not in TOPOLOGY]
+        keys = [key for key in store if key not in NOT_ATTRIBUTES]
         if not hetero:
             keys = [key for key in keys if data.is_edge_attr(key)]
         first, last = csc.edge_base[r : r + 2].tolist()

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
-from ..core.arguments import check_dense
+from ..core.arguments import NODES_OR_EDGES, check_dense, missing_attribute
+from ..core.pyg import NOT_ATTRIBUTES
 from .coo_to_csc import Ints
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -64,6 +65,18 @@ def find(
     return node, edge
 
 
+def names_in(data: Any, of_edges: bool = False) -> set[str]:
+    """Return the names of all attributes of nodes and edges, or of edges alone."""
+    if isinstance(data, Data):
+        names = set(data.keys()) - {*NOT_ATTRIBUTES}
+        return {name for name in names if data.is_edge_attr(name)} if of_edges else names
+    if isinstance(data, HeteroData):
+        stores = data.edge_stores if of_edges else data.stores
+        return {name for store in stores for name in store if name not in NOT_ATTRIBUTES}
+    kinds = {attr.attr_name: attr.group_name for attr in data[0].get_all_tensor_attrs()}
+    return {name for name, kind in kinds.items() if not (of_edges and isinstance(kind, str))}
+
+
 class TimeAttributes:
     """The times of nodes or of edges, by type, int64. Exactly one of the two is set.
 
@@ -81,9 +94,7 @@ class TimeAttributes:
                 f"time_attr={name!r} is an attribute of nodes and of edges; rename one."
             )
         if not node and not edge:
-            raise ValueError(
-                f"time_attr={name!r} is not an attribute of the nodes or of the edges."
-            )
+            raise missing_attribute("time_attr", name, NODES_OR_EDGES, names_in(data))
         self.node = {key: _integers(found, name).copy() for key, found in node.items()}
         self.edge = {key: _integers(found, name) for key, found in edge.items()}
 
@@ -123,7 +134,7 @@ def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.f
             raise ValueError(_no_weights(name, label, str(type(value))))
         weights[key] = weights_of(value, name, label)
     if not weights:
-        raise ValueError(f"weight_attr={name!r} is not an attribute of the edges.")
+        raise missing_attribute("weight_attr", name, "the edges", names_in(data, of_edges=True))
     return weights
 
 

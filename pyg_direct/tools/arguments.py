@@ -78,6 +78,7 @@ INFO = """Report what this machine has, which device a loader would use, and wha
 """
 
 COLUMNS = 100  # of features, where nothing tells
+DTYPE = "float32"  # of features, likewise
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 PICTURES = (".svg", ".png", ".pdf")
 MAX_EDGES = 200_000_000  # of a random graph; larger ones need more memory than a plan is worth
@@ -118,8 +119,10 @@ def plan(argv: Sequence[str] | None) -> Asked:
     add("--batch-size", type=count, default=1024, help=f"seeds of a batch {DEFAULT}")
     add("--sampling", choices=("uniform", "labor"), default="uniform", help=DEFAULT)
     add("--features", type=count, help=f"columns, if the graph has no x (default: {COLUMNS})")
-    add("--dtype", choices=WIDTHS, default="float32", help=f"of the features {DEFAULT}")
-    add("--cache-dtype", choices=WIDTHS, help="of cached rows (default: --dtype)")
+    add(
+        "--dtype", choices=WIDTHS, help=f"of the features, if the graph has no x (default: {DTYPE})"
+    )
+    add("--cache-dtype", choices=WIDTHS, help="of cached rows (default: as the features)")
     add("--seed-type", help="node type of the seeds, of a graph with types")
     cores = os.cpu_count() or 1
     add("--cores", type=int, default=cores, help="that sample at a time (default: all of this CPU)")
@@ -147,8 +150,8 @@ def _check_plan(
     """End with an error if arguments of a plan do not go together."""
     if args.plot is not None and args.plot.suffix not in PICTURES:
         parser.error(f"--plot must end in one of {', '.join(PICTURES)}, got {args.plot}")
-    for name in ("batch_size", "cores", "ranks"):
-        if getattr(args, name) < 1:
+    for name in ("batch_size", "cores", "ranks", "seeds"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
             option = name.replace("_", "-")
             parser.error(f"--{option} must be at least 1, got {getattr(args, name)}")
     random = ("skew", "nodes", "edges")

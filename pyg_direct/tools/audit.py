@@ -14,14 +14,16 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import EdgeSamplerInput
 
-from ..core.arguments import check_count
+from ..core.arguments import check_count, missing_attribute
 from ..core.pyg import SubgraphType
 from ..files.open import open_graph
+from ..graph.attributes import names_in
 from ..sampling.fanouts import as_num_neighbors, fanouts_of
 from ..sampling.sampler import NeighborSampler, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
 from . import arguments
 from .audit_checks import Law, checks_of
+from .command import refuse
 
 
 @dataclass
@@ -146,7 +148,7 @@ def _law_of(loader: Any, time_attr: str | None, weight_attr: str | None) -> Law:
         )
     for name, attribute in (("time_attr", time_attr), ("weight_attr", weight_attr)):
         if attribute is not None and not any(attribute in store for store in data.stores):
-            raise ValueError(f"{name}={attribute!r} is not an attribute of the data.")
+            raise missing_attribute(name, attribute, "the data", names_in(data))
     kinds: list[Any] = [None] if isinstance(data, Data) else data.edge_types
     hops: Any = []
     if getattr(sampler, "num_neighbors", None) is not None:
@@ -214,7 +216,7 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         )  # fmt: skip
         result = audit(loader, args.batches, time_attr=args.time_attr, weight_attr=args.weight_attr)
     except (ValueError, TypeError, OSError) as error:
-        parser.error(str(error))
+        refuse(parser, error, {"temporal_strategy": "strategy"})
     print(result)
     sys.exit(0 if result.ok and any(result.checked.values()) else 1)
 

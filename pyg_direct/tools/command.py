@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from string import ascii_lowercase
+from typing import NoReturn
 
 from ..core.units import count_of
 
@@ -81,6 +83,24 @@ def refuse_unused(
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(found, name) is not unset]
     if given:
         parser.error(f"{', '.join(given)} would have no effect {why}")
+
+
+def refuse(
+    parser: argparse.ArgumentParser, error: Exception, options: Mapping[str, str] | None = None
+) -> NoReturn:
+    """End with the error of a function; where it begins with an argument, name the option.
+
+    Args:
+        parser: of the arguments.
+        error: such as "num_nodes must be an int of 1 or more, got 0."
+        options: by arguments of the function, where the two are called differently.
+    """
+    text = str(error)
+    argument = text[: len(text) - len(text.lstrip(ascii_lowercase + "_"))]
+    option = f"--{(options or {}).get(argument, argument).replace('_', '-')}"
+    if argument and f" {option} " in parser.format_help():
+        text = option + text[len(argument) :]
+    parser.error(text)
 
 
 def count(text: str) -> int:

@@ -16,6 +16,7 @@ from ..files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec, spe
 from ..files.progress import progress_bar
 from ..files.save import save
 from . import arguments
+from .command import refuse
 from .made import made
 
 STORED = ("feature_dtype", "feature_scale", "time_attr", "weight_attr")
@@ -43,7 +44,7 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
                     progress=begin,
                 )
     except (ValueError, ImportError, OSError) as error:
-        parser.error(str(error))
+        refuse(parser, error)
     print(made(args.out))
 
 

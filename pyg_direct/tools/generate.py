@@ -8,6 +8,7 @@ from ..files.choices import PowerLaw
 from ..files.generate import generate
 from ..files.progress import progress_bar
 from . import arguments
+from .command import refuse
 from .made import made
 
 
@@ -18,13 +19,14 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Write a graph, and print what was made."""
-    options = {name: getattr(args, name.removeprefix("num_")) for name in PowerLaw._fields}
+    options = {name: name.removeprefix("num_") for name in PowerLaw._fields}
     try:
         with progress_bar() as begin:
             advance = begin(args.nodes + args.edges)
-            generate(PowerLaw(**options), args.path, overwrite=args.overwrite, progress=advance)
+            graph = PowerLaw(*(getattr(args, option) for option in options.values()))
+            generate(graph, args.path, overwrite=args.overwrite, progress=advance)
     except (ValueError, OSError) as error:
-        parser.error(str(error))
+        refuse(parser, error, options)
     print(made(args.path))
 
 

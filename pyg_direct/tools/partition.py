@@ -18,7 +18,7 @@ from torch_geometric.data import Data, HeteroData
 from ..core.arguments import check_choice, check_count
 from ..core.lazy_tensor import MOST_PARTS
 from ..core.mapped_files import fingerprint_of
-from ..core.pyg import N_KEYS, graph_fields_of, store_of
+from ..core.pyg import N_KEYS, NOT_ATTRIBUTES, graph_fields_of, store_of
 from ..core.quantized import QuantizedTensor
 from ..exchange.owners import check_parts
 from ..files.arrays import dtype_name, map_array, write_array
@@ -26,7 +26,7 @@ from ..files.directory import check_replaceable
 from ..files.header import ArrayFile
 from ..files.open import open_graph
 from ..files.parts import Manifest, PartedEdges, PartedNodes, parted_graph, write_manifest
-from ..files.save import TOPOLOGY, is_json
+from ..files.save import is_json
 from ..files.write_parts import (
     EdgeWriter,
     PartitionFolder,
@@ -138,7 +138,7 @@ class _Tables:
         for kind, count in zip(graph.node_types, graph.csc.num_nodes.tolist(), strict=True):
             store, found = store_of(data, kind), dict[str, Tensor]()
             for name, value in store.items():
-                if name in TOPOLOGY or (not hetero and data.is_edge_attr(name)):
+                if name in NOT_ATTRIBUTES or (not hetero and data.is_edge_attr(name)):
                     continue
                 if hetero or data.is_node_attr(name):
                     found[name] = _table(value, name, kind, count)
@@ -153,7 +153,7 @@ class _Tables:
                 {
                     name: _table(value, name, kind, count)
                     for name, value in store_of(data, kind).items()
-                    if name not in TOPOLOGY and (hetero or data.is_edge_attr(name))
+                    if name not in NOT_ATTRIBUTES and (hetero or data.is_edge_attr(name))
                 }
             )
         for name, value in self.graph.items():

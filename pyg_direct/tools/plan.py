@@ -17,6 +17,8 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import coalesce
 
+from ..core.lazy_tensor import OrderedTensor
+from ..core.quantized import QuantizedTensor
 from ..core.types import SeedVisits
 from ..core.units import blocks_of_row, size_text
 from ..files.open import open_graph
@@ -24,7 +26,8 @@ from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
 from ..ops.host_memory import available_bytes
 from ..sampling.sampler import keyed
 from . import arguments
-from .arguments import COLUMNS, MACHINES, WIDTHS, GpuModel
+from .arguments import COLUMNS, DTYPE, MACHINES, WIDTHS, GpuModel
+from .command import refuse
 from .plan_cooperative import steps_text
 from .plan_orders import (
     Batches,
@@ -265,18 +268,39 @@ def _placements(plan: Plan) -> Iterator[str]:
             yield f"  {name}: {limit if seconds else 'nothing crosses PCIe'}"
 
 
-def columns_of(data: Data | HeteroData, features: int | None) -> dict[Any, int]:
-    """Return the columns of the features by node type: those of `x`, else `features` or 100.
+def features_of(
+    data: Data | HeteroData, features: int | None, dtype: str | None
+) -> tuple[dict[Any, int], dict[Any, int]]:
+    """Return the columns of the features by node type, and the bytes of a row.
+
+    Args:
+        data: the graph; both are those of its `x` where a type has one.
+        features: columns where it has none; None for 100.
+        dtype: likewise; None for float32.
 
     Raises:
-        ValueError: `features` are given, and all types have an `x`.
+        ValueError: `features` or `dtype` are given, and all types have an `x`.
     """
     tables = {k: s.get("x") for k, s in zip(node_counts(data), data.node_stores, strict=True)}
-    found = {k: math.prod(x.shape[1:]) for k, x in tables.items() if isinstance(x, Tensor)}
-    if features is not None and len(found) == len(tables):
-        raise ValueError("--features would have no effect, as the graph has x: leave it out.")
+    found = {k: x for k, x in tables.items() if isinstance(x, Tensor)}
+    for option, given in (("features", features), ("dtype", dtype)):
+        if given is not None and len(found) == len(tables):
+            raise ValueError(f"--{option} would have no effect, as the graph has x: leave it out.")
     default = COLUMNS if features is None else features
-    return {kind: found.get(kind, default) for kind in tables}
+    columns = {k: math.prod(found[k].shape[1:]) if k in found else default for k in tables}
+    width = WIDTHS[dtype or DTYPE]
+    return columns, {k: _row_bytes(found.get(k), width * columns[k]) for k in tables}
+
+
+def _row_bytes(x: Tensor | None, default: int) -> int:
+    """Return the bytes that a row of features takes as it is stored."""
+    if x is None:
+        return default
+    x, scale_bytes = x.stored if isinstance(x, OrderedTensor) else x, 0
+    if isinstance(x, QuantizedTensor):
+        scale_bytes = 4 if x.scale is not None and x.scale.dim() == 2 else 0  # of the row
+        x = x.stored
+    return x.element_size() * math.prod(x.shape[1:]) + scale_bytes
 
 
 def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
@@ -344,7 +368,7 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     try:
         _run(args)
     except ValueError as error:  # also of edges that the sampling cannot take
-        parser.error(str(error))
+        refuse(parser, error)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -355,13 +379,13 @@ def _run(args: argparse.Namespace) -> None:
         machine = machine._replace(gpu_bytes=args.gpu_bytes)
     if args.link_bytes_per_s:
         machine = machine._replace(link_bytes_per_s=args.link_bytes_per_s, source="as given")
-    data, width = _graph_of(args), WIDTHS[args.dtype]
+    data = _graph_of(args)
     batching = Batching(args.fanout, args.batch_size, args.seed_type, args.sampling)
-    columns = columns_of(data, args.features)
-    question = Question(
-        batching, {kind: width * k for kind, k in columns.items()}, machine, args.seeds,
-        WIDTHS[args.cache_dtype or args.dtype] / width, args.cores, _doubt(args),
-    )  # fmt: skip
+    columns, row_bytes = features_of(data, args.features, args.dtype)
+    share = 1.0
+    if args.cache_dtype is not None and sum(row_bytes.values()) > 0:
+        share = WIDTHS[args.cache_dtype] * sum(columns.values()) / sum(row_bytes.values())
+    question = Question(batching, row_bytes, machine, args.seeds, share, args.cores, _doubt(args))
     plan = plan_of(data, question)
     print(summary(plan, args.machine))
     print(report(plan))

@@ -21,11 +21,11 @@ from .weight import lines_of_code, rooms
 # Lines of code, by room and in all.
 MOST_LINES = {
     "batch": 1006,
-    "core": 1260,
+    "core": 1267,
     "exchange": 1324,
     "face": 132,
-    "files": 4388,
-    "graph": 1124,
+    "files": 4393,
+    "graph": 1132,
     "kernels": 3436,
     "loaders": 1585,
     "loading": 3041,
@@ -33,7 +33,7 @@ MOST_LINES = {
     "ops": 5374,
     "ranks": 1274,
     "sampling": 1094,
-    "tools": 2697,
+    "tools": 2732,
 }
 MOST_FILES = 250
 LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 20, 11

@@ -8,7 +8,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ...core.arguments import check_choice, check_count, check_flag
+from ...core.arguments import (
+    NODES_OR_EDGES,
+    check_choice,
+    check_count,
+    check_flag,
+    missing_attribute,
+)
 from ..choices import FEATURE_DTYPES, IDS, SCALES, SELF_LOOPS
 from ..header import ITEM_BYTES
 from .cells import UNITS
@@ -140,19 +146,19 @@ class GraphSpec:
             if edge.type in seen:
                 raise ValueError(f"The edge type {edge.type} is given twice: bring it to one file.")
             seen.add(edge.type)
-        of_nodes = any(self.time_attr in node.attributes for node in self.nodes)
-        of_edges = any(self.time_attr in edge.attributes for edge in self.edges)
+        names_of_nodes = {name for node in self.nodes for name in node.attributes}
+        names_of_edges = {name for edge in self.edges for name in edge.attributes}
+        of_nodes, of_edges = self.time_attr in names_of_nodes, self.time_attr in names_of_edges
         if of_nodes and of_edges:
             raise ValueError(
                 f"time_attr={self.time_attr!r} is an attribute of nodes and of edges; rename one."
             )
         if self.time_attr is not None and not of_nodes and not of_edges:
-            raise ValueError(
-                f"time_attr={self.time_attr!r} is not an attribute of the nodes or of the edges."
+            raise missing_attribute(
+                "time_attr", self.time_attr, NODES_OR_EDGES, [*names_of_nodes, *names_of_edges]
             )
-        weighted = any(self.weight_attr in edge.attributes for edge in self.edges)
-        if self.weight_attr is not None and not weighted:
-            raise ValueError(f"weight_attr={self.weight_attr!r} is not an attribute of the edges.")
+        if self.weight_attr is not None and self.weight_attr not in names_of_edges:
+            raise missing_attribute("weight_attr", self.weight_attr, "the edges", names_of_edges)
 
     def description(self) -> Any:
         """Return all fields for JSON."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_geometric.data import HeteroData
-from torch_geometric.testing import MyFeatureStore
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
-from pyg_direct.graph.attributes import TimeAttributes, find
+from pyg_direct.graph.attributes import TimeAttributes, edge_weights, find
 
 EDGES = ("a", "to", "b")
 
@@ -29,8 +29,27 @@ def test_times_of_nodes_and_of_edges_are_refused(keys: tuple[object, ...]) -> No
 
 
 def test_times_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="'time' is not an attribute of the nodes or of the edges"):
+    text = "'time' is not an attribute of the nodes or of the edges\\. Those are: none"
+    with pytest.raises(ValueError, match=text):
         TimeAttributes(graph(), "time")
+
+
+def test_an_attribute_that_is_missing_is_told_with_those_that_are_there() -> None:
+    edges = torch.tensor([[0, 1, 1], [1, 0, 1]])
+    data = Data(x=torch.ones(2, 1), edge_index=edges, w=torch.ones(3), num_nodes=2)
+    with pytest.raises(ValueError, match=r"nodes or of the edges\. Those are: 'w', 'x'\."):
+        TimeAttributes(data, "time")
+    with pytest.raises(ValueError, match=r"weight_attr='v' is .* the edges\. Those are: 'w'\."):
+        edge_weights(data, "v")
+    features, typed = MyFeatureStore(), HeteroData()
+    for key, name in (("a", "x"), (EDGES, "w")):
+        features.put_tensor(torch.ones(2), group_name=key, attr_name=name, index=None)
+        typed[key][name] = torch.ones(2)
+    for graph_or_stores in (typed, (features, MyGraphStore())):
+        with pytest.raises(ValueError, match=r"Those are: 'w', 'x'\."):
+            TimeAttributes(graph_or_stores, "time")
+        with pytest.raises(ValueError, match=r"the edges\. Those are: 'w'\."):
+            edge_weights(graph_or_stores, "weight")
 
 
 def test_times_are_found_by_type() -> None:

@@ -291,7 +291,7 @@ def test_what_is_refused() -> None:
     loader = NeighborLoader(graph(), [2])
     with pytest.raises(TypeError, match="got list"):
         audit([])
-    with pytest.raises(ValueError, match="'when' is not an attribute"):
+    with pytest.raises(ValueError, match=r"'when' is not an attribute of the data\. Those are: "):
         audit(loader, time_attr="when")
     with pytest.raises(ValueError, match="batches"):
         audit(loader, 0)

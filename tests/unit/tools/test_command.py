@@ -7,10 +7,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
+from pyg_direct import save
 from pyg_direct.tools import arguments, command
 
 ROOT = Path(__file__).parents[3]
@@ -143,3 +145,25 @@ def test_what_was_made_is_told_at_the_end(
     torch.save(hetero, tmp_path / "typed.pt")
     command.main(["convert", str(tmp_path / "typed"), "--pyg", str(tmp_path / "typed.pt")])
     assert ": 6 nodes, 1 edges of 2 node and 1 edge types, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        (["generate", "{path}", "--nodes", "0"], "--nodes must be an int of 1 or more, got 0"),
+        (["generate", "{path}", "--train-share", "2"], "--train-share must be"),
+        (["convert", "{path}", "--edges", "{edges}", "--time-attr", "t"], "--time-attr='t' is not"),
+        (["convert", "{path}", "--edges", "{edges}", "--memory", "1"], "A conversion needs"),
+        (["audit", "{graph}", "--fanout", "2", "--weight-attr", "w"], "--weight-attr='w' is not"),
+        (["audit", "{graph}", "--batch-size", "0"], "--batch-size should be"),
+    ],
+)
+def test_an_error_of_a_function_names_the_option(
+    given: list[str], refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edges, graph = tmp_path / "edges.npy", tmp_path / "graph"
+    np.save(edges, np.array([[0, 1], [1, 0]]))
+    save(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2), graph)
+    with pytest.raises(SystemExit):
+        command.main([g.format(path=tmp_path / "out", edges=edges, graph=graph) for g in given])
+    assert f"error: {refusal}" in capsys.readouterr().err

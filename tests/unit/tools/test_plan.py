@@ -12,7 +12,7 @@ from torch_geometric.sampler import SamplerOutput
 from torch_geometric.utils import degree
 
 from examples.support.synthetic import power_law_graph
-from pyg_direct import NeighborLoader, NeighborSampler, save
+from pyg_direct import NeighborLoader, NeighborSampler, quantize, save
 from pyg_direct.tools import plan
 from pyg_direct.tools.plan_orders import Batching, sample
 
@@ -118,11 +118,13 @@ def test_features_of_all_types_are_gathered() -> None:
 
 def test_a_plan_of_a_typed_graph(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     path, data = tmp_path / "typed.pt", papers_and_authors()
+    data["paper"].x, data["author"].num_nodes = data["paper"].x.half(), len(data["author"].x)
+    del data["author"].x
     torch.save(data, path)
-    arguments = ["--graph", str(path), "--fanout", "5,5", "--cores", "3", "--dtype", "float16"]
+    arguments = ["--graph", str(path), "--fanout", "5,5", "--cores", "3", "--dtype", "float64"]
     plan.main([*arguments, "--seed-type", "paper"])
     text = capsys.readouterr().out
-    assert f"{2 * data['paper'].x.size(1)} bytes a paper" in text
+    assert f"{2 * data['paper'].x.size(1)} bytes a paper, 800 bytes a author" in text
     assert " of author\n" in text
     with pytest.raises(SystemExit, match=r"^2$"):
         plan.main(["--graph", str(path), "--fanout", "5,5"])
@@ -210,6 +212,9 @@ def test_a_picture_without_matplotlib_is_refused_before_anything_is_sampled(
     [
         (torch.zeros(10, 8), "32 bytes a node"),
         (torch.zeros(10), "4 bytes a node"),
+        (torch.zeros(10, 8, dtype=torch.float64), "64 bytes a node"),
+        (quantize(torch.ones(10, 8)), "8 bytes a node"),
+        (quantize(torch.ones(10, 8), scale="row"), "12 bytes a node"),
         (None, "400 bytes a node"),
     ],
 )
@@ -224,12 +229,13 @@ def test_the_columns_of_a_graph_without_types_are_those_of_its_x(
     assert row_bytes in capsys.readouterr().out
 
 
-def test_columns_beside_those_of_x_are_refused(tmp_path, capsys) -> None:
+@pytest.mark.parametrize(("option", "value"), [("features", "16"), ("dtype", "float32")])
+def test_columns_and_dtype_beside_those_of_x_are_refused(option, value, tmp_path, capsys) -> None:
     data = Data(x=torch.zeros(10, 8), edge_index=torch.arange(20).view(2, 10) % 10)
     torch.save(data, tmp_path / "graph.pt")
     with pytest.raises(SystemExit, match=r"^2$"):
-        plan.main(["--graph", str(tmp_path / "graph.pt"), "--features", "16"])
-    assert "--features would have no effect, as the graph has x" in capsys.readouterr().err
+        plan.main(["--graph", str(tmp_path / "graph.pt"), f"--{option}", value])
+    assert f"--{option} would have no effect, as the graph has x" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("degrees", [[1.5, 2.0], [3, -1], [float("nan"), 1.0]])

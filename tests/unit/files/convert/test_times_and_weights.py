@@ -200,8 +200,8 @@ def test_what_cannot_be_a_time_or_a_weight(tmp_path: Path, monkeypatch: pytest.M
             convert(replace(spec, **fields), tmp_path / "out")
         assert not (tmp_path / "out.part").exists()
     for fields, match in (
-        ({"time_attr": "z"}, "time_attr='z' is not an attribute of the nodes or of the edges"),
-        ({"weight_attr": "x"}, "weight_attr='x' is not an attribute of the edges"),
+        ({"time_attr": "z"}, "'z' is not an attribute of the nodes or of the edges. Those are: "),
+        ({"weight_attr": "x"}, "'x' is not an attribute of the edges. Those are: .*'edge_weight'"),
     ):
         with pytest.raises(ValueError, match=match):
             replace(spec, **fields)
