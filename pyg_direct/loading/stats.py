@@ -321,7 +321,7 @@ def draw(events: Sequence[Event], title: str, axes: Any) -> None:
                 axes.broken_barh(spans, (row - 0.4, 0.8), color=colour, linewidth=0, label=label)
                 label = "_"  # which a legend leaves out
     axes.set_yticks(range(len(lanes)), lanes.values())
-    axes.set_ylim(len(lanes) - 0.5, -0.5)
+    axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel("seconds of the epoch")
     headline(title, axes)

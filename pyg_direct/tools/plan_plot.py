@@ -48,7 +48,7 @@ def draw(
         else "the topology does not fit GPU memory"
     )
     memory.set_title(fits, fontsize="medium", loc="left")
-    scale, unit = _unit(float(sizes[-1]))
+    scale, unit = _unit(float(sizes.max()))
     link_scale, link_unit = _unit(float(traffic.max()))
     link.plot(sizes / scale, traffic / link_scale, color=FEATURES)
     if 0 < cache_bytes < sizes[-1]:

@@ -191,13 +191,19 @@ def by_sources(x: Tensor, edge_index: Tensor) -> Tensor:
     return torch.zeros_like(x).index_add(0, edge_index[0], x[edge_index[1]])
 
 
+def counted_by_sources(x: Tensor, edge_index: Tensor) -> Tensor:
+    """Scale rows by their edges out, in columns."""
+    index = edge_index[0][:, None].expand(-1, 2)
+    return x * torch.zeros(len(x), 2).scatter_add(0, index, torch.ones(index.shape))[:, :1]
+
+
 class Reversed(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, function: Any = by_sources) -> None:
         super().__init__()
-        self.out = nn.Linear(WIDTH, OUT)
+        self.out, self.function = nn.Linear(WIDTH, OUT), function
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.out(by_sources(x, edge_index))
+        return self.out(self.function(x, edge_index))
 
 
 class Readout(nn.Module):
@@ -231,6 +237,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "product": (lambda: Centred(lambda x: x @ (x.t() @ x)), "mm multiplies over the rows"),
     "cheb": (lambda: ChebConv(WIDTH, OUT, 2), "summed by other lists"),
     "against the edges": (Reversed, "summed by other lists"),
+    "edges out counted": (lambda: Reversed(counted_by_sources), "summed by other lists"),
     "edges out": (Readout, "returns a tensor of shape"),
     "lazy": (lambda: SAGEConv(-1, OUT), "lazy parameters"),
     "one fails": (Picky, "Rank 1 failed: KeyError: 'of rank 1'"),

@@ -80,7 +80,7 @@ ALONE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 @pytest.mark.filterwarnings("ignore:directed=False is deprecated")
 def test_an_argument_of_sampling_without_its_partner_is_refused(case: str) -> None:
     build, argument, arguments = ALONE[case]
-    with pytest.raises(ValueError, match=argument):
+    with pytest.raises(ValueError, match=f"^(input_start_time and )?{argument}"):
         hops(build, **arguments)
 
 
@@ -119,7 +119,7 @@ FAMILY: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", list(FAMILY))
 def test_an_argument_of_another_loader_without_its_partner_is_refused(case: str) -> None:
     build, argument = FAMILY[case]
-    with pytest.raises(ValueError, match=argument):
+    with pytest.raises(ValueError, match=f"^{argument}"):
         build()
 
 

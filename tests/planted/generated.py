@@ -51,6 +51,8 @@ OPERATORS = tuple(
         "ZeroIterationForLoop",
     )
 )
+# Calls whose first two arguments have no order.
+SYMMETRIC = {"min", "max", "minimum", "maximum", "gcd", "equal", "array_equal"}
 Span = tuple[int, int]
 """Where a piece of a text begins and ends, in characters."""
 Change = tuple[int, str, str]
@@ -143,6 +145,8 @@ def calls(text: str, lines: set[int]) -> Iterator[Place]:
         if not isinstance(node, ast.Call) or node.lineno not in lines or len(node.args) < 2:
             continue
         first, second = node.args[:2]
+        if getattr(node.func, "attr", getattr(node.func, "id", "")) in SYMMETRIC:
+            continue
         if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
             (a, b), (c, d) = _span(text, first), _span(text, second)
             swapped = {(a, b): text[c:d], (c, d): text[a:b]}

@@ -59,8 +59,9 @@ class Measured:
     def tests_of(self, fault: Fault, root: Path, names: Sequence[str]) -> list[str]:
         """Return the tests for a fault: those that execute its lines, and others not measured.
 
-        The nearest come first, then the cheapest; beyond half of the limit, some of all prices. Of
-        the full tests, which are not measured, there are those nearest and of the room.
+        The nearest come first, then those of the room, each the cheapest first; beyond half of the
+        limit, some of all prices. Of the full tests, which are not measured, there are those
+        nearest and of the room.
         """
         lines = set(lines_of(fault, (root / fault.file).read_text(encoding="utf-8")))
         found = {
@@ -71,10 +72,10 @@ class Measured:
         }
         tests = [fault.near.split(), ROOMS[fault.room]]
         near, room = ([n for n in names if any(is_of(n, test) for test in t)] for t in tests)
-        nearest = set(near)
+        nearest, of_room = set(near), set(room)
         ordered = sorted(
             (name for name in names if name in found),
-            key=lambda name: (name not in nearest, self._costs[name]),
+            key=lambda name: (name not in nearest, name not in of_room, self._costs[name]),
         )
         first = self._limit // 2
         step = max(1, -(-(len(ordered) - first) // first))

@@ -26,7 +26,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         "tests/kernels",
         "tests/loader/test_cuda_loader.py",
         "tests/loader/test_labor.py",
-        "tests/loader/test_contract.py",
+        "tests/reference/test_features.py",
     ),
     "graph": (
         "tests/unit/graph",
@@ -56,7 +56,11 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "files": ("tests/unit/files",),
     "loading": ("tests/unit/loading", "tests/loader"),
     "loaders": ("tests/unit/loaders", "tests/statistics/test_family_laws.py", "tests/loader"),
-    "models": ("tests/unit/models", "tests/loader/test_accelerated_batches.py"),
+    "models": (
+        "tests/unit/models",
+        "tests/loader/test_accelerated_batches.py",
+        "tests/integration/test_cooperative_models.py",
+    ),
     "exchange": (
         "tests/unit/partitions",
         "tests/unit/ranks",

@@ -86,11 +86,15 @@ class _Checks:
                 yield f"x is not that of the nodes {kind or ''}"
             if len(n_id) != store.num_nodes:
                 yield "num_nodes"
+            if store.n_id.dtype != torch.int64:
+                yield "dtype of n_id"
         for kind, e_id in self.e_id.items():
             store, (row, col) = store_of(self.batch, kind), self.ends[kind]
             (source, target), (src, dst) = self._lists(kind, self.data), self._ends_of(kind)
             if not torch.equal(store.edge_attr, store_of(self.data, kind).edge_attr[store.e_id]):
                 yield f"edge_attr is not that of the edges {kind or ''}"
+            if {store.e_id.dtype, store.edge_index.dtype} != {torch.int64}:
+                yield "dtype of e_id or edge_index"
             if [self.n_id[src][i] for i in row] != source[e_id].tolist():
                 yield f"e_id does not lead from row {kind or ''}"
             if [self.n_id[dst][i] for i in col] != target[e_id].tolist():

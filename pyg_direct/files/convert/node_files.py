@@ -232,7 +232,7 @@ class MaskRows(FileRows):
 
     def __init__(self, ids: FileRows, count: int) -> None:
         super().__init__(ids.name, torch.bool, (), count)
-        self._ids = ids
+        self._ids, self._count = ids, count
         if ids.row_shape not in ((), (1,)):
             raise ValueError(
                 f"{ids.name} has {math.prod(ids.row_shape)} columns, where one of ids, or of zeros "
@@ -245,7 +245,7 @@ class MaskRows(FileRows):
         Raises:
             ValueError: neither ids nor a mask, or what could be both.
         """
-        count = self.length or 0
+        count = self._count
         listed, given = torch.zeros(2, count, dtype=torch.bool)
         at, is_mask, bad = 0, True, None
         for rows in self._ids.read(0, 1 << 20):

@@ -92,8 +92,8 @@ def _one_list(index: Tensor, shape: Any, dim: int) -> Tensor | None:
     """Return the row that each message goes to, if all its elements go to the same one."""
     if isinstance(index, TableTensor):
         index = index.whole()
-    if index.dim() == 1 and index.numel() == shape[dim]:
-        return index
+    if index.dim() < 2:
+        return index if index.dim() == 1 and len(index) == shape[dim] else None
     if index.shape != shape or index.numel() == 0:
         return None
     if index.dim() == 2:
@@ -102,7 +102,7 @@ def _one_list(index: Tensor, shape: Any, dim: int) -> Tensor | None:
         return index.select(1 - dim, 0)
     if any(index.stride(d) != 0 and index.size(d) > 1 for d in range(index.dim()) if d != dim):
         return None
-    return index.movedim(dim, 0).flatten(1)[:, 0] if index.dim() > 1 else index
+    return index.movedim(dim, 0).flatten(1)[:, 0]
 
 
 def _taken(run: Any, table: Any, dim: int, index: Tensor) -> Any:

@@ -100,8 +100,8 @@ def pointwise(call: Call) -> RowwiseRule:
     """Follow broadcasting, by which dimensions count from the last one."""
     out = call.first.dim()
     from_end = {call[n].dim() - r if isinstance(r, int) else -1 for n, r in call.rows.items()}
-    row = out - from_end.pop() if len(from_end) == 1 else -1
-    if not 0 <= row < out:
+    row = out - from_end.pop()
+    if from_end or not 0 <= row < out:  # not all their rows are along one dimension of it
         raise NotRowwise
     return RowwiseRule(row, _broadcast(call, row, [n for n, _ in call.tensors()]))
 

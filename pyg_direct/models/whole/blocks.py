@@ -38,7 +38,7 @@ class RowSelection:
     """Some rows of a table: from `first` to before `last`, or those that `index` lists."""
 
     def __init__(
-        self, backend: Backend, first: int, last: int, index: Tensor | None = None
+        self, backend: Backend, first: int = 0, last: int = 0, index: Tensor | None = None
     ) -> None:
         self.backend, self.first, self.last, self.index = backend, first, last, index
         self.count = last - first if index is None else index.numel()
@@ -79,21 +79,21 @@ class RowSelection:
 
     def _through(self, index: Tensor | tuple[int, int]) -> RowSelection:
         if isinstance(index, Tensor):
-            return RowSelection(self.backend, 0, 0, self.of(index, 0).long().contiguous())
+            return RowSelection(self.backend, index=self.of(index, 0).long().contiguous())
         start, step = index
         if self.index is None and step == 1:
             return RowSelection(self.backend, self.first + start, self.last + start)
         own = self.index
         if own is None:
             own = torch.arange(self.first, self.last, device=self.backend.device)
-        return RowSelection(self.backend, 0, 0, own * step + start)
+        return RowSelection(self.backend, index=own * step + start)
 
     def messages(self, order: Order, first: int, last: int) -> RowSelection:
         """Return the messages at some places of an order; the latest are kept for other sums."""
         key = order, first, last
         if key not in self._others:
             position = order.position[first:last].to(self.backend.device).long()
-            rows = RowSelection(self.backend, 0, 0, position)
+            rows = RowSelection(self.backend, index=position)
             self._others = {k: v for k, v in self._others.items() if not isinstance(k, tuple)}
             self._others[key] = None, rows
         return self._others[key][1]

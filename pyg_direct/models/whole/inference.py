@@ -330,8 +330,6 @@ class _Results:
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """Return a structure with what a function gives for its entries."""
-    if isinstance(value, Tensor):
-        return function(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f.name for f in dataclasses.fields(value) if f.init]
         return dataclasses.replace(

@@ -8,7 +8,6 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_direct.core.types import Csc
-from pyg_direct.exchange.shared_rows import types_of
 from pyg_direct.graph.from_pyg import graph_of
 
 
@@ -21,8 +20,3 @@ def test_a_csc_whose_relations_differ_in_number_is_refused(name: str) -> None:
     longer = np.append(getattr(csc(), name), getattr(csc(), name)[-1])
     with pytest.raises(ValueError, match=r"must agree in number, got [12] source types"):
         replace(csc(), **{name: longer})
-
-
-def test_an_empty_graph_has_one_node_type_without_nodes() -> None:
-    empty = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=0)
-    assert types_of(empty) == [(None, 0)]

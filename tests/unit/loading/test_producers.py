@@ -210,9 +210,9 @@ def test_threads_end_that_began_before_one_could_not(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         for _ in range(3):
-            with pytest.raises(RuntimeError, match=r"thread 3 of 3 \(can.t start.*smaller"):
+            with pytest.raises(RuntimeError, match=r"thread 3 of 3 \(can.t start.*smaller") as held:
                 iter(loader)
-        assert soon(lambda: not producers())
+        assert soon(lambda: not producers()), held  # whose frames have the threads
     assert len(list(loader)) == 20
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import quantize
 from pyg_direct.core.lazy_tensor import OrderedTensor
 from pyg_direct.exchange.rows import RowTraffic
-from pyg_direct.exchange.shared_rows import RowsInCommon, _OwnRows
+from pyg_direct.exchange.shared_rows import RowsInCommon, _OwnRows, types_of
 from pyg_direct.ops.devices import HOST, backend_for
 from pyg_direct.ranks.split import Split
 
@@ -74,3 +74,8 @@ def test_ids_out_of_range_are_refused_before_rows_are_asked_for(
     with pytest.raises(IndexError, match=r"ids of a batch must be node ids in \[0, 3\), got 3"):
         common.bring_rows({"b": SimpleNamespace(node=torch.tensor([2, 3]))})
     assert asked == []
+
+
+def test_an_empty_graph_has_one_node_type_without_nodes() -> None:
+    empty = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=0)
+    assert types_of(empty) == [(None, 0)]

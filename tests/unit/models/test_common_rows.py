@@ -46,13 +46,16 @@ def test_of_hops_that_need_no_other_rows_it_is_the_last() -> None:
     assert blocks.hop(10) == 2  # own rows of the second hop may be read, too
 
 
-def made(size: int, edges: list[list[int]], counts: tuple[int, int]) -> Filler:
+def made(size: int, edges: list[list[int]], counts: tuple[int, int], written: int = 0) -> Filler:
     """Return what a rank adds to authors and papers, with edges from the former to the latter."""
     authors, papers = counts
     plan = {"author": nodes(0, [0, authors], [0, 0]), "paper": nodes(1, [papers - 1, 0], [0, 0])}
     common = Cooperation(0, size, 0, None, 1.0, plan, "paper", SeedOutputs([], []))
-    hops = HopEnds((0, authors), (1, papers), (len(edges[0]),), common=common)
+    count = len(edges[0])
+    hops = HopEnds((0, 0, authors), (1, papers, papers), (0, count), common=common)
     sampled = SampledEdges(torch.tensor(edges).reshape(2, -1), hops)
+    if written:
+        sampled.as_tensor()[0] += written
     return Filler([(("author", "writes", "paper"), sampled)], common)
 
 
@@ -64,10 +67,16 @@ def test_a_type_of_few_edges_gets_more_between_rows_behind_all_others() -> None:
     assert min(filler.nodes.values()) >= 2
     assert sampled.as_tensor().tolist() == [[0, 3, 3], [1, 2, 2]]
     assert sampled.num_ends == (authors, papers)
+    assert sampled.hops.edge == (0, 3)
     assert filler.num_edges == {3: 1}
     x = filler.of({"author": torch.ones(2, 3), "paper": torch.ones(2, 3)})
     assert [len(rows) for rows in x.values()] == [authors, papers]
     assert float(x["author"].sum()) == 6.0
+
+
+def test_edges_that_were_written_to_are_passed_as_they_are() -> None:
+    (_, edges), *_ = made(2, [[0], [1]], (2, 2), written=1).edges
+    assert edges.as_tensor().tolist() == [[1], [1]]
 
 
 def test_nothing_is_added_to_many_edges_or_for_one_rank() -> None:

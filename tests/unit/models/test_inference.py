@@ -269,7 +269,7 @@ class TestRefusals:
             ({"out": "emb.txt"}, r"\.npy"),
             ({"out": "/nowhere/emb.npy"}, "does not exist"),
             ({"resume": True}, "needs out="),
-            ({"memory_bytes": 1000}, "too small for the blocks of the threads"),
+            ({"memory_bytes": 44 << 20}, "too small for the blocks of the threads"),
             ({"memory_bytes": -1}, "memory_bytes"),
             ({"dtype": torch.int64}, "a floating-point dtype"),
             ({"num_workers": 0}, "num_workers"),

@@ -7,7 +7,7 @@ from torch.nn import functional
 from pyg_direct.models.lazy import lists as message_lists
 from pyg_direct.models.lazy.batch_run import BatchRun
 from pyg_direct.models.lazy.tensor import leave
-from pyg_direct.models.lazy.values import Leaf
+from pyg_direct.models.lazy.values import Leaf, Rows, union
 
 aten = torch.ops.aten
 ROWS, HELD, COLUMNS = 10, 3, 4
@@ -129,6 +129,17 @@ def test_rows_are_those_of_plain_tensors(name, first) -> None:
     torch.testing.assert_close(run.whole(ours), expected)
 
 
+@pytest.mark.parametrize("options", [(-1, False), (3, False), (0, True)], ids=str)
+def test_gradients_of_embeddings_are_those_of_all_rows(options) -> None:
+    """Of which the first are not zero; ids that are counted are those of all rows."""
+    run, gradient = BatchRun(torch.device("cpu")), torch.zeros_like(X)
+    gradient[:HELD] = X[:HELD].cos()
+    given = INDEX[:ROWS], ROWS, *options
+    ours = aten.embedding_dense_backward(run.wrap(Leaf(X[:HELD].cos(), 0, ROWS)), *given)
+    torch.testing.assert_close(ours, aten.embedding_dense_backward(gradient, *given))
+    assert ("aten.embedding_dense_backward.default" in run.forms.whole_calls) == options[1]
+
+
 def test_views_do_not_change_with_what_is_overwritten() -> None:
     run = BatchRun(torch.device("cpu"))
     x = run.enter(X.clone())
@@ -158,6 +169,16 @@ def test_messages_are_computed_again_in_another_order() -> None:
     summed = scattered(messages, INDEX, "amax")
     torch.testing.assert_close(run.rows_of(summed, 3), scattered(X[INDEX].sin(), INDEX, "amax")[:3])
     torch.testing.assert_close(run.rows_of(messages, 4), X[INDEX].sin()[:4])
+
+
+def test_rows_in_two_orders_are_held_together_by_all_rows() -> None:
+    order = message_lists.MessageOrder(torch.tensor([0, 0, 1, 3]), 4)
+    assert order.position is None  # the messages are in it
+    one, other, none = Rows(1, order), Rows(1), Rows(0)
+    assert union(one, other, 4) == union(other, one, 4) == Rows(4)
+    assert union(one, none, 4) == union(none, one, 4) == one
+    assert union(one, Rows(3, order), 4) == Rows(3, order)
+    assert union(one, None, 4) is None
 
 
 def test_ids_that_are_out_of_range_are_refused() -> None:

@@ -440,7 +440,7 @@ def test_arrays_that_were_cut_off_are_noticed(case: Case) -> None:
 
 
 def test_the_room_on_the_disk_is_looked_at_first(
-    case: Case, monkeypatch: pytest.MonkeyPatch
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(case.out.parent)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10_000))
@@ -449,6 +449,11 @@ def test_the_room_on_the_disk_is_looked_at_first(
     with pytest.raises(OSError, match=text):
         case.run()
     assert not case.part.exists()
+    data = attributed()
+    data.edge_weight, data.x = data.edge_weight.abs(), torch.rand(200, 100)
+    spec = replace(as_npy(data, tmp_path / "wide"), weight_attr="edge_weight")
+    with pytest.raises(OSError, match=r"takes about 228\.8 kB"):  # 24 bytes an edge and wide rows
+        convert(spec, case.out)
 
 
 def test_what_stands_at_the_path_stays(case: Case) -> None:

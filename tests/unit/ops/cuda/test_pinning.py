@@ -459,6 +459,7 @@ def test_no_copy_crosses_the_end_of_a_registration(runtime: FakeRuntime, kind: s
         assert len(Watched.copies) > 1
         for address, nbytes in Watched.copies:
             assert not any(address < end < address + nbytes for end in ends)
+    assert all(0 < cut < second.nbytes for cut in registry.cuts(second))
     for lease in leases:
         lease.close()
     assert registry.cuts(second) == []
