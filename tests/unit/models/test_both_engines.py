@@ -38,6 +38,15 @@ BY_ROW = {
     "index_add of plain messages": lambda h: h.new_zeros(ROWS, COLUMNS).index_add(0, TARGET, X),
     "index_add onto rows": lambda h: h.index_add(0, TARGET, h[SOURCE]),
     "index_put that adds": lambda h: h.index_put((TARGET,), h[SOURCE], accumulate=True),
+    "messages of a part of the rows": lambda h: h.new_zeros(ROWS, COLUMNS).index_add(
+        0, TARGET[: ROWS - 1], h[1:]
+    ),
+    "messages of columns": lambda h: h.t().new_zeros(COLUMNS, ROWS).index_add(
+        1, TARGET, h.t().index_select(1, SOURCE)
+    ).t(),
+    "messages by numbers of another dtype": lambda h: h.new_zeros(ROWS, COLUMNS).double().index_add(
+        0, TARGET, h[SOURCE] * h[SOURCE][:, :1].double()
+    ),
     "mean of messages": lambda h: reduced(h, "mean"),
     "largest message": lambda h: reduced(h, "amax"),
     "scatter_add_": lambda h: h.new_zeros(ROWS, COLUMNS).scatter_add_(0, BY_ELEMENT, h[SOURCE]),

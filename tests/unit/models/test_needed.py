@@ -35,6 +35,7 @@ OPERATIONS = {
     "from a number": lambda g, x: 1 - g,
     "plus a row": lambda g, x: g + X[0],
     "plus a table": lambda g, x: g + x,
+    "plus a table of another dtype": lambda g, x: g + x.float() + (x.float() + g),
     "plus twice a table": lambda g, x: torch.add(g, x, alpha=2),
     "plus itself": lambda g, x: g + g,
     "plus fewer rows": lambda g, x: g + g.neg().index_select(0, torch.arange(ROWS)) + x * g,
@@ -247,11 +248,14 @@ def test_layers_that_pick_rows_by_brackets_run_on_the_needed_ones() -> None:
         run = BatchRun(torch.device("cpu"))
         weight = torch.linspace(0, 1, 24).double().view(6, COLUMNS).requires_grad_()
         x = run.enter(X.clone()) if ours else X
-        h = x @ weight.t()
+        bias = torch.ones(ROWS, 6).double().requires_grad_()
+        h = x @ weight.t() + bias
         out = x.new_zeros(ROWS, 6).index_add(0, SORTED, h[INDEX])
-        rows = leave(out, 4) if ours else out[:4]
-        found.append(torch.autograd.grad(rows.sin().sum(), weight)[0])
+        rows, kinds = leave(out, 4) if ours else out[:4], list[type]()
+        bias.register_hook(lambda grad, kinds=kinds: kinds.append(type(grad)))
+        found.append(torch.autograd.grad(rows.sin().sum(), [weight, bias])[0])
         assert run.forms.whole_calls == {}
+        assert kinds == [torch.Tensor]
     torch.testing.assert_close(*found)
 
 
