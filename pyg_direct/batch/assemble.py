@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -162,12 +162,17 @@ def attributes_of(data: Any) -> Iterator[tuple[str, str, Any, BaseStorage]]:
                     yield label, name, value, store
 
 
-def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the attributes of a graph whose rows a backend can gather, with names for messages."""
+def tables_of(data: Any, without: Container[int] = ()) -> Iterator[tuple[str, Tensor]]:
+    """Yield the attributes of a graph whose rows a backend can gather, with names for messages.
+
+    Args:
+        data: the graph.
+        without: tables that are left out, by `id`.
+    """
     for label, name, value, store in attributes_of(data):
         tables = tables_in(value)
         if tables and cat_dim(store, name, value) == 0:
-            yield from ((label, table) for table in tables)
+            yield from ((label, table) for table in tables if id(table) not in without)
 
 
 def node_tables_of(data: Any) -> Iterator[tuple[Any, str, Tensor, Tensor | None]]:

@@ -87,6 +87,10 @@ class SampledEdges(Tensor):
         """The ranks that make the batch together; None for one rank's."""
         return self._hops.common
 
+    def record_stream(self, stream: Any) -> None:
+        """Note that a stream reads them."""
+        self._tensor.record_stream(stream)
+
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 

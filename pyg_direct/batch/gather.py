@@ -100,7 +100,8 @@ class Gatherer:
         for i, attribute in enumerate(attributes):
             value = given[attribute.name]
             if attribute.name in kept:
-                found[i] = converted(kept[attribute.name], self.feature_dtype)
+                rows = converted(kept[attribute.name], self.feature_dtype)
+                found[i] = self.memory.to_batch(rows, self.backend.device)
                 continue
             if isinstance(value, OrderedTensor):
                 ordered.append(i)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -80,6 +81,15 @@ class Sampled:
         """Return what its tensors are in, for `tensors_of`."""
         return (self.nodes, self.edges, self.metadata, self.output)
 
+    def bring(self, device: torch.device, bring: Callable[[Tensor], Tensor]) -> None:
+        """Bring to the device of the batch what was sampled elsewhere; see `of_output`."""
+        here = partial(_here, device, bring)
+        for key, nodes in self.nodes.items():
+            self.nodes[key] = nodes._replace(node=here(nodes.node), batch=here(nodes.batch))
+        for kind, edges in self.edges.items():
+            moved = here(edges.edge_index), here(edges.edge)
+            self.edges[kind] = edges._replace(edge_index=moved[0], edge=moved[1])
+
     def nodes_of(self, key: Any, device: torch.device) -> NodesOfType:
         """Return the nodes of a type, which the sampler may not have reached."""
         found = self.nodes.get(key)
@@ -128,9 +138,7 @@ def of_output(
         value = getattr(out, field)
         return (value or {}) if is_typed else {None: value}
 
-    def here(tensor: Any) -> Any:
-        return tensor if tensor is None or tensor.device == device else bring(tensor)
-
+    here = partial(_here, device, bring)
     node, seed_of, edge = by_type("node"), by_type("batch"), by_type("edge")
     num_nodes, num_edges = by_type("num_sampled_nodes"), by_type("num_sampled_edges")
     row, col = by_type("row"), by_type("col")
@@ -160,6 +168,10 @@ def of_parts(field: Any, parts: Mapping[Any, Any], choose: Callable[[Any], Tenso
     if isinstance(field, dict):
         return {k: None if value is None else choose(parts[k]) for k, value in field.items()}
     return None if field is None else choose(parts[None])
+
+
+def _here(device: torch.device, bring: Callable[[Tensor], Tensor], tensor: Any) -> Any:
+    return tensor if tensor is None or tensor.device == device else bring(tensor)
 
 
 def _none(device: torch.device | None) -> Tensor:

@@ -207,3 +207,10 @@ class PartedTensor(LazyTensor):
 def keep_rows(ids: Tensor, rows: dict[str, Tensor]) -> None:
     """Keep rows of attributes, by name, with the ids that they belong to."""
     setattr(ids, KEPT_ROWS, rows)
+
+
+def with_rows_of(ids: Tensor, copy: Tensor) -> Tensor:
+    """Return a copy of ids, with which the rows are kept that are with the ids."""
+    if hasattr(ids, KEPT_ROWS):
+        keep_rows(copy, getattr(ids, KEPT_ROWS))
+    return copy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
@@ -53,6 +53,7 @@ class BatchExchange:
     _computes = False  # whether the threads that iterate loaders exchange something, too
     _travels = True  # to other processes, before ranks have met
     orders: tuple[str, ...] = ("proximity",)  # of seeds by name that there may be beside it
+    exchanged: Container[int] = ()  # tables of the user's, by `id`, whose rows ranks exchange
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -306,8 +306,8 @@ def of_one_rank(
         node.append(ids if of_type is None else torch.cat([of_type, ids]))
         described.append(NodesInCommon(count, own, [0] * len(own), nobody, nobody))
     for index, src, dst in zip(graph.edge_index, csc.src_type, csc.dst_type, strict=True):
-        if counts[src] or counts[dst]:
-            index += torch.tensor([[counts[src]], [counts[dst]]], dtype=index.dtype)
+        for rows, count in zip(index, (counts[src], counts[dst]), strict=True):
+            rows += count
     no_counts: Any = [None] * len(node)
     made = graph._replace(node=node, num_sampled_nodes=no_counts)
     t = next(t for t, of_type in enumerate(seeds) if of_type is not None)

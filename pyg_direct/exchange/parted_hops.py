@@ -216,7 +216,7 @@ class PartSource:
         Rows of edges came with their hops.
 
         Raises:
-            OtherRankError: another rank could not read what it was asked for.
+            ExchangeError: another rank has failed, for example to read what it was asked for.
         """
         of_edges = self._columns or [[[] for _ in self._widths] for _ in graphs]
         self._columns = []

@@ -182,12 +182,6 @@ def parted_sampler(
                 f"{name} cannot be used with a partitioned graph, got {given}. Leave it out, or "
                 f"use a graph that one machine holds: pyg_direct.save and pyg_direct.open."
             )
-    device = options.get("device")
-    if device is not None and torch.device(device) != HOST:
-        raise ValueError(
-            f"device={device!r}: batches of a partitioned graph are made on the CPU. Leave it out, "
-            f"and move each by batch.to(device)."
-        )
     return PartedSampler(
         data, num_neighbors, options["replace"], options["disjoint"], options["seed"], threads
     )

@@ -131,7 +131,7 @@ class RowFetcher:
             By batch and type the rows [n, ...] of each attribute.
 
         Raises:
-            OtherRankError: another rank could not read what it was asked for.
+            ExchangeError: another rank has failed, for example to read what it was asked for.
         """
         me, parts_of = self._channel.rank, self._owners.parts_of
         owners, refs, wanted = self._number(nodes)

@@ -170,6 +170,8 @@ class RowsInCommon(BatchExchange):
         self._roles = KnownRoles()
         self._kinds = [kind for kind, _ in types_of(data)]
         self._counts = [count for _, count in types_of(data)]
+        shared = (tables_to_share(stores_of(data)[kind], self._roles, kind) for kind in self._kinds)
+        self.exchanged = {id(table.rows) for of_type in shared for table in of_type}
         self._parts: list[Ints] | None = None
         if isinstance(split.owners, str) and split.owners != HASH:
             raise ValueError(
@@ -250,11 +252,12 @@ class RowsInCommon(BatchExchange):
         """
         if self.place is None:
             return
-        ids = [nodes[kind].node if kind in nodes else None for kind in self._kinds]
+        ids = [nodes[kind].given.cpu() if kind in nodes else None for kind in self._kinds]
         for node, count in zip(ids, self._counts, strict=True):
             if node is not None:
                 check_ids(node, count, "ids of a batch")
-        self._keep(ids, self.made([None if node is None else node.numpy() for node in ids]))
+        found = self.made([None if node is None else node.numpy() for node in ids])
+        self._keep([nodes[kind].node if kind in nodes else None for kind in self._kinds], found)
 
     def _keep(self, ids: Sequence[Tensor | None], found: Sequence[dict[str, Tensor]]) -> None:
         """Keep rows of nodes that were fetched with their ids; T x both."""

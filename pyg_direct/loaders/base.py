@@ -134,9 +134,29 @@ class RankLoader(DirectLoader):
         Raises:
             ValueError, TypeError: arguments of the loader that do not fit it.
         """
+        split, exchange = self._split, self._exchange
+        if split.share_rows or split.cooperative:
+            exchange = self._shared(data)
+        if exchange is None:
+            return None, placing
+        if resolve_device(placing.device) in (None, HOST):
+            return exchange, placing._replace(device=HOST, cpu_for=exchange.argument)
+        for name, refused in (("topology", placing.topology == "device"), ("cache", placing.cache)):
+            if refused:
+                raise ValueError(
+                    f"{name}={getattr(placing, name)!r} cannot be used with {exchange.argument}: "
+                    f"hops and rows of nodes come from other ranks by way of the host, and then go "
+                    f"to {str(placing.device)!r}. Leave it out."
+                )
+        return exchange, placing
+
+    def _shared(self, data: Any) -> RowsInCommon:
+        """Return what ranks share of the batches of a graph in memory.
+
+        Raises:
+            ValueError, TypeError: arguments of the loader that do not fit it.
+        """
         split, name = self._split, type(self).__name__
-        if not (split.share_rows or split.cooperative):
-            return self._exchange, placing
         if split.share_rows and self._gives_whole_subgraphs:
             raise ValueError(
                 f"share_rows=True cannot be used with {name}: it is for NeighborLoader, "
@@ -153,17 +173,9 @@ class RankLoader(DirectLoader):
                 f"{kind.argument} cannot be used with a partitioned graph, whose ranks exchange "
                 f"rows already. Leave it out."
             )
-        device = resolve_device(placing.device)
-        if device not in (None, HOST):
-            raise ValueError(
-                f"device={str(device)!r}: batches are made on the CPU where ranks share rows. "
-                f"Leave it out, and move each batch by batch.to(device); or leave out "
-                f"{kind.argument}."
-            )
         # So that a model that was accelerated with one loader knows the batches of any other.
         self._hands_out_hops = self._hands_out_hops or split.cooperative
-        placing = placing._replace(device=HOST, cpu_for=kind.argument)
-        return kind(data, split, self._feature_dtype), placing
+        return kind(data, split, self._feature_dtype)
 
     def _reads_graphs_of(self, method: Any) -> bool:
         """Whether `filter_fn` alone reads what a method of our sampler draws, as it was drawn."""

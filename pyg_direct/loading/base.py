@@ -30,6 +30,7 @@ from ..core.arguments import (
     check_mode,
     check_seed,
 )
+from ..core.lazy_tensor import with_rows_of
 from ..core.placing import Placing
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
@@ -151,7 +152,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
             )
 
         self._exchange, placing = self._exchange_for(data, placing)
-        self._site = Site(data, placing, sampler, make_sampler, self._draws_on_cpu)
+        self._site = Site(data, placing, sampler, make_sampler, self._draws_on_cpu, self._exchange)
         if self._exchange is not None:
             changes_output = bool(kwargs.get("transform_sampler_output"))
             self._exchange.check_sampler(self._site.sampler, changes_output)
@@ -287,6 +288,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     def _assembled(self, sampled: Sampled) -> Any:
         recorder, site, transform = self._recorder, self._site, self.transform
         if self._exchange is not None:
+            if site.is_apart:
+                sampled.bring(site.backend.device, self._brought)
             recorder.timed("gathering", lambda: self._exchange.bring_rows(sampled.nodes))
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = site.ends if self.transform_sampler_output is None else None
@@ -313,10 +316,14 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
                 f"HeteroSamplerOutput, got {type(out).__name__}."
             )
         out = with_edge_ids(out, self._site.sampler.edge_permutation)
-        device, bring = self._backend.device, self._backend.memory.to_batch
-        sampled = of_output(out, device, lambda tensor: bring(tensor, device))
+        sampled = of_output(out, self._backend.device, self._brought)
         sampled.ids = copies
         return sampled
+
+    def _brought(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the device of the batch, with the rows that are kept with ids."""
+        backend = self._backend
+        return with_rows_of(tensor, backend.memory.to_batch(tensor, backend.device))
 
     def _work(self, task: BatchTask, stages: Stages) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
@@ -387,7 +394,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
             most = exchange.window_of(self.prefetch > 0, not self.filter_per_worker)
             group, board = self._met()
             terms = Terms(group, board, self._seconds(), most)
-            burst = exchange.begin(self._sampler, backend, terms)
+            burst = exchange.begin(self._sampler, self._site.host_backend(), terms)
             self._recorder.exchanged = exchange.traffic
         if burst == 0:
             exchange, burst = None, 1

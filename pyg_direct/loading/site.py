@@ -38,7 +38,11 @@ class Site:
         placing: what the user asked for.
         sampler: a ready one, or None.
         make_sampler: makes one of ours for a device and a topology.
-        apart: the sampler stays on the CPU, wherever the batches are.
+        draws_on_cpu: the sampler stays on the CPU, wherever the batches are.
+        exchange: of a loader whose ranks make batches together, on the CPU; None of others.
+
+    Attributes:
+        is_apart: whether batches are on another device than what is sampled.
 
     Raises:
         ValueError: a device or a mode that contradicts something else.
@@ -50,16 +54,19 @@ class Site:
         placing: Placing,
         sampler: BaseSampler | None,
         make_sampler: Callable[[torch.device, str], NeighborSampler],
-        apart: bool = False,
+        draws_on_cpu: bool = False,
+        exchange: Any = None,
     ) -> None:
-        self._data, self._placing, self._apart = data, placing, apart
+        self._data, self._placing = data, placing
         named = resolve_device(placing.device)
-        ready = isinstance(sampler, NeighborSampler) and not apart
+        self.is_apart = draws_on_cpu or (exchange is not None and named != HOST)
+        ready = isinstance(sampler, NeighborSampler) and not self.is_apart
         self._open = self._left_open = named is None and not ready
         if self._open and not cuda_available():
             self._refuse_device_modes("torch finds no CUDA device")
         if sampler is None:
-            sampler = make_sampler(named or HOST, "auto" if self._open else placing.topology)
+            device = HOST if self.is_apart else named or HOST
+            sampler = make_sampler(device, "auto" if self._open else placing.topology)
         self.sampler = sampler
         self.backend = self._backend_of(sampler, named)
         ours = isinstance(sampler, NeighborSampler)
@@ -70,7 +77,12 @@ class Site:
             self._reason = OPEN
         else:
             self._reason = "neighbor_sampler= samples there" if ready else self._named_by()
-            self.backend.memory.place_tables(tables_of(data), placing.features)
+            exchanged = () if exchange is None else exchange.exchanged
+            self.backend.memory.place_tables(tables_of(data, exchanged), placing.features)
+
+    def host_backend(self) -> Backend:
+        """Return what samples and gathers on the CPU, whatever device the batches are on."""
+        return self.backend if self.backend.device == HOST else backend_for(HOST, self._threads)
 
     def _named_by(self) -> str:
         if self._placing.cpu_for:
@@ -79,7 +91,7 @@ class Site:
 
     def _backend_of(self, sampler: BaseSampler, named: torch.device | None) -> Backend:
         """Return the backend that makes the batches: that of our own sampler, else a new one."""
-        if self._apart or not isinstance(sampler, NeighborSampler):
+        if self.is_apart or not isinstance(sampler, NeighborSampler):
             device = named or HOST
             threads = keyed(sampler).backend.threads if isinstance(sampler, NeighborSampler) else 1
             return backend_for(device, threads)
@@ -127,7 +139,7 @@ class Site:
             return False
         _, topology, features, device_bytes, *_ = self._placing
         sampler = self.sampler
-        if isinstance(sampler, NeighborSampler) and not self._apart:
+        if isinstance(sampler, NeighborSampler) and not self.is_apart:
             # A copy: batches in progress keep the old one.
             sampler = moved(sampler, device, (topology, device_bytes))
             backend = keyed(sampler).backend
@@ -171,7 +183,7 @@ class Site:
         if not self._left_open or self._open:
             return self
         site, sampler, backend = copy.copy(self), self.sampler, backend_for(HOST)
-        if isinstance(sampler, NeighborSampler) and not self._apart:
+        if isinstance(sampler, NeighborSampler) and not self.is_apart:
             sampler = moved(sampler, HOST, ("auto", None))
             backend = keyed(sampler).backend
         backend.threads = self._threads

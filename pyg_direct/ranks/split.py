@@ -36,8 +36,8 @@ class Ranks:
             ('pad'), all leave that step out ('drop'), or some end earlier ('uneven'; around DDP's
             training this needs `torch.distributed.algorithms.Join`).
         share_rows: the rank that owns a row of a node attribute loads it once for all batches that
-            ranks make together, and sends it to the others; batches have the same bits, and are
-            made on the CPU.
+            ranks make together, and sends it to the others; batches have the same bits. Rows
+            come through host memory, and go to a GPU only with ``device="cuda"``.
         owners: of `share_rows` and `cooperative`: 'hash', or integers [num_nodes] in [0, 1024),
             with node types a dict of such: rank r of W owns the p with p mod W = r.
         cooperative: all ranks make one batch together in each step, of the seeds of all loops; a

@@ -20,15 +20,15 @@ from .weight import lines_of_code, rooms
 
 # Lines of code, by room and in all.
 MOST_LINES = {
-    "batch": 1006,
-    "core": 1267,
+    "batch": 1018,
+    "core": 1271,
     "exchange": 1324,
     "face": 132,
     "files": 4393,
     "graph": 1132,
     "kernels": 3436,
-    "loaders": 1585,
-    "loading": 3041,
+    "loaders": 1591,
+    "loading": 3052,
     "models": 6522,
     "ops": 5374,
     "ranks": 1274,

@@ -182,6 +182,32 @@ def train(rank_text: str, store: str) -> None:
     print(DONE, flush=True)
 
 
+def place_together(rank_text: str, store: str) -> None:
+    """Make batches of two ranks on a device for each, with rows and hops of the other one."""
+    rank, folder = int(rank_text), Path(store).parent / "parts"
+    warnings.simplefilter("ignore")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+    )
+    if rank == 0:
+        pyg_direct.partition(loaders.graph(), folder, 2, "hash")
+    torch.distributed.barrier()
+    for name, kind in loaders.OF_RANKS.items():
+        given = {"split_by_rank": True, "timeout": 60}
+        expected = epoch(kind.make(folder, device="cpu", **given))
+        for place in kind.places:
+            where = given | loaders.place_of_batches(place)
+            found = epoch(kind.make(folder, device=torch.device("cuda", rank), **where))
+            if not devices_of(found):
+                raise AssertionError(f"{name}, {place}: nothing is on a device")
+            if problem := difference(found, expected) or standin.left_out():
+                raise AssertionError(f"{name}, {place}: {problem}")
+    if standin.contexts() != [rank]:
+        raise AssertionError(f"contexts on devices {standin.contexts()}")
+    torch.distributed.destroy_process_group()
+    print(DONE, flush=True)
+
+
 def compute_together(rank_text: str, store: str) -> None:
     """Compute batches that two ranks make together, each on a device of its own."""
     rank, size, device = int(rank_text), 24, torch.device("cuda", int(rank_text))
@@ -192,8 +218,15 @@ def compute_together(rank_text: str, store: str) -> None:
     data, given = loaders.graph(loaders.NODES), {"num_neighbors": [4, 3], "seed": 3}
     given["input_nodes"] = torch.arange(loaders.SEEDS)
     loader = pyg_direct.NeighborLoader(
-        data, batch_size=size, split_by_rank=True, cooperative=True, **given
+        data,
+        batch_size=size,
+        split_by_rank=True,
+        cooperative=True,
+        device=device,
+        prefetch=0,
+        **given,
     )
+    device_waits = standin.counts().get("wait of the host: device")
     alone = pyg_direct.NeighborLoader(data, batch_size=2 * size, device="cpu", **given)
     torch.manual_seed(0)
     plain = GraphSAGE(loaders.FEATURES, 16, 2, 4)
@@ -201,13 +234,11 @@ def compute_together(rank_text: str, store: str) -> None:
     waits: list[int] = []
     with mock.patch.object(StepMessages, "move", _counting_waits(waits)):
         for batch, whole in zip(loader, alone, strict=True):
-            moved = batch.clone().to(device, non_blocking=True)
-            out = model(moved.x, moved.edge_index)[:size]
+            out = model(batch.x, batch.edge_index)[:size]
             out.square().mean().backward()
             expected = plain(whole.x, whole.edge_index)[: 2 * size]
             expected.square().mean().backward()
-            problem = difference([take(moved)], [take(batch)]) or standin.left_out()
-            if problem:
+            if problem := standin.left_out():
                 raise AssertionError(problem)
             torch.testing.assert_close(out.cpu(), expected[rank * size :][:size])
             for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
@@ -216,8 +247,9 @@ def compute_together(rank_text: str, store: str) -> None:
                 torch.testing.assert_close(grad, theirs.grad, rtol=1e-4, atol=1e-5)
     if len(waits) < 4 * len(loader) or set(waits) != {1}:
         raise AssertionError(f"{waits} waits of exchanges")
-    if standin.counts().get("wait of the host: device") or standin.contexts() != [rank]:
-        raise AssertionError(f"{standin.counts()}, contexts {standin.contexts()}")
+    counts = standin.counts()
+    if counts.get("wait of the host: device") != device_waits or standin.contexts() != [rank]:
+        raise AssertionError(f"{counts}, contexts {standin.contexts()}")
     torch.distributed.destroy_process_group()
     print(DONE, flush=True)
 
@@ -292,6 +324,7 @@ CHILDREN = {
         fork_after,
         go_on_after_a_fault,
         train,
+        place_together,
         compute_together,
         run_example,
     )

@@ -201,7 +201,28 @@ def cluster(**where: Any) -> Any:
     return pyg_direct.ClusterLoader(parts, batch_size=4, seed=3, **where)
 
 
+def parted(folder: Path, **given: Any) -> Any:
+    """Return a loader over parts, which other ranks hold as well."""
+    return node(lambda: pyg_direct.open(folder))(**given)
+
+
+def of_ranks(make: Make, **given: Any) -> Make:
+    """Return what makes a loader in whose batches ranks share something."""
+    return lambda folder, **where: make(**given, **where)
+
+
 ALL = tuple(PLACES)
+OF_RANKS: dict[str, Kind] = {  # made over a folder with parts of the graph
+    "rows": Kind(of_ranks(node(), share_rows=True), (*ELSEWHERE, "2 workers")),
+    "rows, quantized": Kind(of_ranks(node(quantized_graph), share_rows=True), ("default",)),
+    "rows, from files": Kind(of_ranks(node(saved_graph), share_rows=True), ("default",)),
+    "rows, typed": Kind(of_ranks(typed(), share_rows=True), ELSEWHERE),
+    "rows, links": Kind(of_ranks(link(neg_sampling="binary"), share_rows=True), ("default",)),
+    "rows, HGT": Kind(of_ranks(hgt, share_rows=True), ("default",)),
+    "cooperative": Kind(of_ranks(node(), cooperative=True), (*ELSEWHERE, "2 workers")),
+    "cooperative, typed": Kind(of_ranks(typed(), cooperative=True), ("default",)),
+    "parts": Kind(parted, (*ELSEWHERE, "2 workers")),
+}
 KINDS: dict[str, Kind] = {
     "node": Kind(node(), ALL),
     "node, shuffled": Kind(node(shuffle=True), FEW),
@@ -241,11 +262,14 @@ KINDS: dict[str, Kind] = {
 APART = {"HGT", "ShaDow", "PageRank", "Cluster", "SAINT, nodes", "SAINT, edges", "SAINT, walks"}
 
 
+def place_of_batches(place: str) -> dict[str, Any]:
+    """Return the arguments of a place without those of the graph's and the tables' own."""
+    return {k: v for k, v in PLACES[place].items() if k not in ("topology", "features")}
+
+
 def loader(kind: str, place: str, **device: Any) -> Any:
     """Return a loader of a kind on a device, with its graph and tables in a place."""
-    where = dict(PLACES[place])
-    if kind in APART:  # they take none of the graph's places
-        where = {k: v for k, v in where.items() if k not in ("topology", "features")}
+    where = place_of_batches(place) if kind in APART else PLACES[place]
     return KINDS[kind].make(**device, **where)
 
 

@@ -405,7 +405,7 @@ def test_orders_subclasses_and_settings(tmp_path: Path) -> None:
         ({"share_rows": True}, ValueError, "Leave out share_rows=True"),
         ({"tail": "uneven"}, ValueError, "no rank can end before others"),
         ({"owners": CLUSTERS[:-1]}, ValueError, "one integer for each of 300 nodes"),
-        ({"device": "cuda"}, ValueError, "or leave out cooperative=True"),
+        ({"device": "cuda", "topology": "device"}, ValueError, "with cooperative=True: hops and"),
         ({"disjoint": True}, ValueError, "with disjoint=True: subgraphs of seeds share no nodes"),
         ({"time_attr": "y"}, ValueError, "with time_attr=: what a node may see depends on"),
         ({"subgraph_type": "induced"}, ValueError, "subgraph_type='induced': edges between"),

@@ -332,7 +332,7 @@ def test_batches_of_one_part_are_made_by_the_rank_that_owns_it(tmp_path: Path) -
         ({"owners": OWNERS - 1}, ValueError, r"parts in \[0, 1024\), got -1 to 3"),
         ({"owners": {"paper": OWNERS}}, TypeError, "or a tensor with the part of each node"),
         ({"order": "parts"}, ValueError, "share_rows=True with owners="),
-        ({"device": "cuda"}, ValueError, "made on the CPU where ranks share rows"),
+        ({"device": "cuda", "cache": 0.5}, ValueError, "cache=0.5 cannot be used with share_rows"),
     ],
 )
 def test_wrong_arguments_are_refused_at_construction(arguments: Any, error: Any, text: str) -> None:

@@ -88,6 +88,11 @@ def distributed(schedule: str) -> Outcomes:
     return _of_two_ranks(schedule, "train")
 
 
+def placed_by_ranks(schedule: str) -> Outcomes:
+    """Two processes exchange rows and hops of batches, which arrive on a device of each."""
+    return _of_two_ranks(schedule, "place_together")
+
+
 def cooperative(schedule: str) -> Outcomes:
     """Two processes compute batches that they make together, each on a device of its own.
 
@@ -117,5 +122,6 @@ CHECKS = (
     forks,
     failed_device,
     distributed,
+    placed_by_ranks,
     cooperative,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import quantize
+from pyg_direct.batch.sampled import NodesOfType
 from pyg_direct.core.lazy_tensor import OrderedTensor
 from pyg_direct.exchange.rows import RowTraffic
 from pyg_direct.exchange.shared_rows import RowsInCommon, _OwnRows, types_of
@@ -62,6 +62,10 @@ def test_the_part_of_a_node_is_that_of_its_type() -> None:
     assert common.part_of("a", torch.tensor([3, 3])).tolist() == [1, 1]
 
 
+def nodes_of(ids: list[int]) -> NodesOfType:
+    return NodesOfType(torch.tensor(ids), torch.tensor(ids))
+
+
 def test_ids_out_of_range_are_refused_before_rows_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,10 +73,10 @@ def test_ids_out_of_range_are_refused_before_rows_are_asked_for(
     asked = list[list[Any]]()
     monkeypatch.setattr(RowsInCommon, "place", object())
     monkeypatch.setattr(common, "made", lambda ids: asked.append(ids) or [{}, {}, {}])
-    common.bring_rows({"b": SimpleNamespace(node=torch.tensor([2, 0]))})  # none of "a" and "c"
+    common.bring_rows({"b": nodes_of([2, 0])})  # none of "a" and "c"
     assert [ids if ids is None else ids.tolist() for ids in asked.pop()] == [None, [2, 0], None]
     with pytest.raises(IndexError, match=r"ids of a batch must be node ids in \[0, 3\), got 3"):
-        common.bring_rows({"b": SimpleNamespace(node=torch.tensor([2, 3]))})
+        common.bring_rows({"b": nodes_of([2, 3])})
     assert asked == []
 
 

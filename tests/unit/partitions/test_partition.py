@@ -336,7 +336,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "time_attr": {"time_attr": "y"},
     "weight_attr": {"weight_attr": "edge_weight"},
     "sampling": {"sampling": "labor"},
-    "device": {"device": "cuda"},
     "transform_sampler_output": {"transform_sampler_output": lambda out: out},
     "topology": {"topology": "device"},
     "order": {"order": "proximity"},
