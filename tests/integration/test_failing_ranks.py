@@ -54,7 +54,7 @@ def test_one_rank_fails(event: str, server: Any, tmp_path: Path) -> None:
         assert outcome["left"] == [], (request, outcome)
         assert outcome["shared_memory"] == []
         (seconds, code), (_, code_of_failing) = outcome["ended"]["0"], outcome["ended"]["1"]
-        assert seconds < GROUP_SECONDS + EXIT_SECONDS, (request, outcome)
+        assert seconds < GROUP_SECONDS + EXIT_SECONDS * outcome["slowness"], (request, outcome)
         assert code != 0, "the collective of the other rank fails"
         assert "RuntimeError" in outcome["logs"][0] or "DistBackendError" in outcome["logs"][0]
         if event == "raise":

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from datetime import timedelta
@@ -34,6 +35,7 @@ from pyg_direct.tools.plan_orders import Batching
 from pyg_direct.tools.plan_ranks import RanksAsked
 
 BATCHES, GROUP_SECONDS, LIMIT_SECONDS, NODES = 200, 3, 90, 2000
+STEP_SECONDS = 0.005  # that a step takes at least
 KILLED_BY = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
@@ -42,7 +44,8 @@ class Request(NamedTuple):
 
     Attributes:
         event: what happens to one of them.
-        after: when, as part of its steps, in [0, 1).
+        after: when, as part of its steps, in [0, 1). A rank sends itself a signal within a step, as
+            another process may get no time before all ranks have ended.
         folder: an empty one.
         options: of the loader of each rank; `parts` stands for a loader over a partition.
         culprit: the rank to which it happens.
@@ -105,7 +108,7 @@ def train(rank: int, request: Request, init_method: str) -> None:
 
     def die(*_: Any) -> None:
         happens()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), KILLED_BY.get(event, signal.SIGKILL))
 
     loader = pyg_direct.NeighborLoader(
         data, [5, 5], batch_size=batch_size, seed=1, split_by_rank=True, transform=fail,
@@ -123,12 +126,14 @@ def train(rank: int, request: Request, init_method: str) -> None:
         happens()
         time.sleep(LIMIT_SECONDS)
     for step, batch in enumerate(loader):
+        if event in KILLED_BY and step == failing:
+            threading.Timer(request.after * BATCHES % 1 * STEP_SECONDS, die).start()
         if event.startswith("break") and step == failing:
             happens()
             break
         out = model(batch.x, batch.edge_index)[: batch.batch_size]
         torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size]).backward()
-        time.sleep(0.005)
+        time.sleep(STEP_SECONDS)
     dist.barrier()
 
 
@@ -144,7 +149,7 @@ def start(rank: int, request: Request, init_method: str) -> int:
 
 
 def watch(pids: list[int], request: Request) -> dict[str, Any]:
-    """Send the culprit its signal, if any; return how long each rank took to end, and how.
+    """Return how long each rank took to end, and how.
 
     Times are from the event on, where there is one.
     """
@@ -153,10 +158,6 @@ def watch(pids: list[int], request: Request) -> dict[str, Any]:
     given_up = time.monotonic() + LIMIT_SECONDS
     while not all(path.exists() for path in ready) and time.monotonic() < given_up:
         time.sleep(0.01)
-    if event in KILLED_BY:
-        time.sleep(request.after * BATCHES * 0.008)
-        os.kill(pids[culprit], KILLED_BY[event])
-        (folder / "event").touch()
     begun, ended = time.time(), dict[int, Any]()
     while len(ended) < len(pids) and time.time() < begun + LIMIT_SECONDS:
         for rank, pid in enumerate(pids):
