@@ -55,6 +55,17 @@ def hetero() -> HeteroData:
     return data
 
 
+@check("NOT_ATTRIBUTES", "SPARSE", "TOPOLOGY")
+def _() -> None:
+    values = {name: torch.eye(4).to_sparse() for name in pyg.SPARSE}
+    values |= {"edge_index": torch.zeros((2, 4), dtype=torch.int64), "num_nodes": 4}
+    assert values.keys() == set(pyg.NOT_ATTRIBUTES)
+    for name, value in values.items():
+        data = Data(**{name: value, "num_nodes": 4})
+        assert not data.is_node_attr(name), name
+        assert name not in pyg.TOPOLOGY or data.num_edges == 4, name
+
+
 @check("graph_classes")
 def _() -> None:
     for data in (Data(x=torch.zeros(2, 1)), hetero()):
