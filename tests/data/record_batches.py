@@ -25,6 +25,7 @@ sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE.parent / "support")]
 import graphs  # noqa: E402
 from data.make_expectations import digest  # noqa: E402
 
+import pyg_direct  # noqa: E402
 from pyg_direct import LinkNeighborLoader, NeighborLoader  # noqa: E402
 
 TARGET = HERE / "recorded_batches.json"
@@ -63,6 +64,7 @@ NODE_CASES: dict[str, dict[str, Any]] = {
     "temporal induced": {**WITH_TIME, "subgraph_type": "induced"},
     "times of edges": {**WITH_TIME, "time_attr": "edge_time"},
     "shuffled, prefetched": {"shuffle": True, "num_workers": 2, "drop_last": True},
+    "adaptive": {"sampling": "adaptive"},
 }  # fmt: skip
 LINK_CASES: dict[str, dict[str, Any]] = {
     "links": {},
@@ -71,6 +73,13 @@ LINK_CASES: dict[str, dict[str, Any]] = {
     "links disjoint": {"disjoint": True, "neg_sampling": "binary"},
     "links weighted": {"weight_attr": "weight", "neg_sampling": "binary"},
     "links temporal": {"time_attr": "time", "edge_label_time": torch.arange(600, 680, 4)},
+}
+FAMILY: dict[str, tuple[Any, ...]] = {  # with what each takes before `batch_size`
+    "HGTLoader": ([8, 8], ("paper", torch.arange(0, 120, 6))),
+    "ShaDowKHopSampler": (2, 3, torch.arange(0, 150, 7)),
+    "GraphSAINTNodeSampler": (20, 3),
+    "GraphSAINTEdgeSampler": (20, 3),
+    "GraphSAINTRandomWalkSampler": (8, 2, 3),
 }
 
 
@@ -116,11 +125,14 @@ def heterogeneous() -> HeteroData:
 
 
 def loader_of(case: str) -> Any:
-    """Return the loader of a case, named "(homo|hetero) (nodes|links): name"."""
+    """Return the loader of a case, named "(homo|hetero) (nodes|links|family): name"."""
     kind, name = case.split(": ")
     graph, seeds_of = kind.split()
     data = homogeneous() if graph == "homo" else heterogeneous()
     common = {"batch_size": 8, "seed": SEED}
+    if seeds_of == "family":
+        size = {} if name.startswith("GraphSAINT") else {"batch_size": 8}
+        return getattr(pyg_direct, name)(data, *FAMILY[name], **size, seed=SEED)
     if seeds_of == "nodes":
         seeds = scattered(20, 100, 7)
         inputs: Any = seeds if graph == "homo" else ("paper", seeds)
@@ -139,6 +151,11 @@ def cases() -> list[str]:
     return [case for case in every if case != "hetero nodes: bidirectional"]
 
 
+def family_cases() -> list[str]:
+    """Return the names of the cases of other loaders, which sample on the host."""
+    return [f"{'hetero' if name == 'HGTLoader' else 'homo'} family: {name}" for name in FAMILY]
+
+
 def recorded(case: str) -> str:
     """Return one digest of every field of every batch of a case."""
     lines = [
@@ -151,7 +168,7 @@ def recorded(case: str) -> str:
 
 
 def main() -> None:
-    found = {case: recorded(case) for case in cases()}
+    found = {case: recorded(case) for case in cases() + family_cases()}
     TARGET.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n")
 
 

@@ -1,6 +1,7 @@
 """Numbers at the ends of their range, and graphs that lie, each case in a process of its own."""
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 
 from pyg_direct import NeighborLoader
+from pyg_direct.ops.cpu import drawing
 
 pytestmark = [
     pytest.mark.usefixtures("each_backend"),
@@ -187,3 +189,14 @@ def test_a_sparse_tensor_that_lies() -> None:
             NeighborLoader(Data(adj_t=adj_t, num_nodes=3), [3])
 
     in_child(attempt)
+
+
+@pytest.mark.parametrize("limit", [6, 7])
+def test_a_hop_of_as_many_edges_as_local_ids_can_count_is_refused(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawing, "ID_LIMIT", limit)
+    data = Data(edge_index=torch.tensor([[1], [0]]), num_nodes=2)
+    loader = NeighborLoader(data, [6], torch.tensor([0]), replace=True)
+    with pytest.raises(ValueError, match="smaller batch_size") if limit == 6 else nullcontext():
+        list(loader)

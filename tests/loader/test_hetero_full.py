@@ -1,7 +1,6 @@
 """Full neighbourhoods of heterogeneous graphs equal PyG's, element for element.
 
-On a real graph, and on whatever hypothesis makes; and those of a plain reference, which needs
-no sampler.
+On a real graph, and on whatever hypothesis makes. `tests/reference` needs no sampler.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from data.make_expectations import digests
 from graphs import assert_same_epoch, is_hop_count
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import in_edges
 from torch_geometric.data import HeteroData
 
 from pyg_direct import NeighborLoader
@@ -123,62 +121,6 @@ def test_any_graph_equals_pyg(
     for hops in HOPS:
         ours = NeighborLoader(data, hops, **arguments)
         assert_same_epoch(ours, pyg_loader(data, hops, **arguments))
-
-
-def reference(
-    data: HeteroData, seed_type: str, seeds: list[int], hops: list[int]
-) -> tuple[dict[str, list[int]], dict[Any, list[tuple[int, int, int]]], dict[str, list[int]]]:
-    """Return nodes by first occurrence, edges as (row, col, e_id), and new nodes by hop.
-
-    In plain Python: hop by hop, edge types in the order of the data.
-    """
-    node: dict[str, list[int]] = {name: [] for name in data.node_types}
-    node[seed_type] = list(seeds)
-    lists = {key: in_edges(data[key].edge_index, data[key[2]].num_nodes) for key in data.edge_types}
-    edges: dict[Any, list[tuple[int, int, int]]] = {key: [] for key in data.edge_types}
-    counts = {name: [len(known)] for name, known in node.items()}
-    done = dict.fromkeys(node, 0)
-    for k in hops:
-        found = {name: len(known) for name, known in node.items()}
-        for key in data.edge_types if k < 0 else ():
-            sources = node[key[0]]
-            for local in range(done[key[2]], found[key[2]]):
-                for source, e in lists[key][node[key[2]][local]]:
-                    if source not in sources:
-                        sources.append(source)
-                    edges[key].append((sources.index(source), local, e))
-        done = found
-        for name in node:
-            counts[name].append(len(node[name]) - found[name])
-    return node, edges, counts
-
-
-@pytest.mark.pyg("batch.n_id", "batch.e_id", "batch.num_sampled")
-@pytest.mark.usefixtures("each_backend")
-@pytest.mark.parametrize("reverse", [False, True], ids=["by name", "by name, backwards"])
-@given(case=heterogeneous_graphs())
-def test_any_graph_equals_the_reference(
-    reverse: bool, case: tuple[HeteroData, str, list[int]]
-) -> None:
-    """In whatever order the edge types are, which PyG's sampler here does not heed."""
-    data, seed_type, seeds = case
-    if reverse:
-        other = HeteroData()
-        for key in [*data.node_types, *reversed(data.edge_types)]:
-            other[key].update(data[key].to_dict())
-        data = other
-    for hops in HOPS:
-        batch = NeighborLoader(data, hops, (seed_type, seeds), batch_size=5)([*range(len(seeds))])
-        node, edges, counts = reference(data, seed_type, seeds, hops)
-        for name in data.node_types:
-            assert batch[name].n_id.tolist() == node[name]
-            assert batch[name].num_sampled_nodes == counts[name]
-            assert torch.equal(batch[name].x, data[name].x[node[name]])
-        for key in data.edge_types:
-            found = torch.cat([batch[key].edge_index, batch[key].e_id[None]]).t().tolist()
-            assert list(map(tuple, found)) == edges[key]
-            assert torch.equal(batch[key].number, batch[key].e_id)
-            assert sum(batch[key].num_sampled_edges) == len(edges[key])
 
 
 def test_names_of_hop_counts() -> None:

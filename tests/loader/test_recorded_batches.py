@@ -11,11 +11,16 @@ EXPECTED = json.loads(recorded.TARGET.read_text())
 
 
 def test_every_case_is_recorded() -> None:
-    assert sorted(EXPECTED) == sorted(recorded.cases())
+    assert sorted(EXPECTED) == sorted(recorded.cases() + recorded.family_cases())
 
 
 @pytest.mark.parametrize("case", recorded.cases())
 def test_batches_are_those_recorded(case: str, each_backend: str) -> None:
+    assert recorded.recorded(case) == EXPECTED[case]
+
+
+@pytest.mark.parametrize("case", recorded.family_cases())
+def test_batches_of_other_loaders_are_those_recorded(case: str) -> None:
     assert recorded.recorded(case) == EXPECTED[case]
 
 

@@ -373,9 +373,7 @@ def scatters_of(target: Value) -> tuple[list[BlockScatter], list[BlockScatter]]:
             continue
         if isinstance(node, BlockScatter):
             (by_list if listed else by_run)[node] = None
-            if listed:
-                continue
-            asked = [(node.inputs[0], False), (node.inputs[1], True)]
+            asked = [] if listed else [(node.inputs[0], False), (node.inputs[1], True)]
         elif isinstance(node, BlockGather):
             asked = [(n, listed or node.index[1] != 1) for n in node.inputs if node.by_run]
         else:

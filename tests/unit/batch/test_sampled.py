@@ -36,6 +36,10 @@ def test_rows_and_columns_are_stacked_whatever_they_lie_in(pair: Any) -> None:
     assert torch.equal(_stack(*pair), torch.stack(pair))
 
 
+def test_rows_and_columns_that_are_adjacent_are_not_copied() -> None:
+    assert _stack(LINE[2:5], LINE[5:8]).data_ptr() == LINE[2:5].data_ptr()
+
+
 def test_rows_and_columns_of_different_lengths_are_refused() -> None:
     with pytest.raises(RuntimeError, match="equal size"):
         _stack(LINE[2:5], LINE[5:7])

@@ -62,6 +62,7 @@ BY_ROW = {
     "scatter over columns": lambda h: h.scatter(1, FIRST_COLUMN, 0.0),
     "index_select": lambda h: h.index_select(0, LIST),
     "a list of rows": lambda h: h[LIST - ROWS],
+    "the last row and another": lambda h: h[torch.tensor([-1, 2])],
     "a mask of rows": lambda h: h[EVEN],
     "embedding": lambda h: functional.embedding(LIST, h),
     "every second row": lambda h: h[1::2],

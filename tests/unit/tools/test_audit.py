@@ -113,6 +113,8 @@ def test_one_planted_edge_from_the_future_is_found() -> None:
     result = audit(temporal(data, transform=plant), time_attr="time")
     assert result.wrong[LATE] == 1
     assert result.wrong[SAME] == 1  # it leads to another node
+    source, target = data.edge_index[:, late].tolist()
+    assert f"leads from {source} to {target}, in the batch from" in result.examples[SAME]
     assert f"batch 0: edge {late} of the graph has time 99" in result.examples[LATE]
     assert "FAIL" in str(result)
 
