@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,13 @@ from graphs import papers_and_authors
 from torch_geometric.data import Data
 
 from pyg_direct.tools import plan
-from pyg_direct.tools.plan_cooperative import CommonStep, Rates, common_step, owners_lines
+from pyg_direct.tools.plan_cooperative import (
+    CommonStep,
+    Rates,
+    common_step,
+    layer_bytes,
+    owners_lines,
+)
 from pyg_direct.tools.plan_orders import Batching
 from pyg_direct.tools.plan_ranks import (
     RanksAsked,
@@ -114,6 +121,17 @@ def test_one_rank_that_owns_all_draws_all() -> None:
     step = common_step(data, asked, [np.zeros(500, np.int16)])
     assert step.largest == 2.0
     assert step.layer_bytes == 4 * 4 * 20  # float32, of the seeds of the other's loop
+
+
+def test_layers_send_the_rows_that_the_next_one_reads() -> None:
+    """Of the last layer outputs of 2 seeds, of the first one rows of 10 nodes within a hop."""
+    send = SimpleNamespace(counts_within=lambda hop: [7 * hop, 3 * hop])
+    plan: Any = SimpleNamespace(
+        rank=0, outputs=SimpleNamespace(send=[[8], [0, 1]]),
+        nodes={None: SimpleNamespace(send=send)},
+    )  # fmt: skip
+    assert layer_bytes(plan, (6, 5)) == 4 * (5 * 2 + 6 * 10)
+    assert layer_bytes(plan, ()) == 0.0
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
