@@ -3,6 +3,7 @@
 import copy
 import unittest
 
+import numpy as np
 import pytest
 import torch
 import torch_geometric.nn
@@ -350,3 +351,17 @@ def test_a_model_for_a_data_without_types_says_so_of_a_heterodata() -> None:
     with pytest.raises(ValueError, match=r"failed on a Data.*Pass a HeteroData"):
         inference(for_types, plain)
     assert torch.equal(inference(for_types, typed)["a"], inference(model, plain))
+
+
+class Passing(torch.nn.Module):
+    """Return the rows as they came."""
+
+    def forward(self, x, edge_index):
+        return x
+
+
+def test_a_result_that_is_an_input_is_written_to_its_file(tmp_path):
+    data = Data(**graph_inputs())
+    found = inference(Passing(), data, out=tmp_path / "out.npy")
+    assert torch.equal(found, data.x)
+    assert np.array_equal(np.load(tmp_path / "out.npy"), data.x.numpy())

@@ -182,6 +182,13 @@ def test_rows_in_two_orders_are_held_together_by_all_rows() -> None:
     assert union(one, None, 4) is None
 
 
+def test_an_equal_list_gets_the_same_order() -> None:
+    orders = message_lists.Orders()
+    order = orders.of(INDEX, ROWS)
+    assert orders.of(INDEX.clone(), ROWS) is order
+    assert orders.of(INDEX, ROWS + 1) is not order
+
+
 def test_ids_that_are_out_of_range_are_refused() -> None:
     x = BatchRun(torch.device("cpu")).enter(X.clone())
     for wrong in (ROWS, -ROWS - 1):
