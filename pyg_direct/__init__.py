@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from .loaders.walks import RandomWalker as RandomWalker
     from .loaders.walks import metapath_walk as metapath_walk
     from .loaders.walks import random_walk as random_walk
-    from .models.elsewhere.reuse import Reuse as Reuse
-    from .models.elsewhere.reuse import ReusedRows as ReusedRows
+    from .models.inference.inference import inference as inference
     from .models.ranking import LinkRanks as LinkRanks
     from .models.ranking import rank_links as rank_links
-    from .models.step.accelerate import accelerate as accelerate
-    from .models.step.accelerate import acceleration as acceleration
-    from .models.whole.inference import inference as inference
+    from .models.remote.reuse import Reuse as Reuse
+    from .models.remote.reuse import ReusedRows as ReusedRows
+    from .models.training.accelerate import accelerate as accelerate
+    from .models.training.accelerate import acceleration as acceleration
     from .ops.placement import Placement as Placement
     from .ops.unified import unified as unified
     from .ranks.share import share as share
@@ -90,10 +90,10 @@ _LATER = {
     ".files.save": ("save",),
     ".loaders.link_loader": ("LinkNeighborLoader",),
     ".loaders.loader": ("NeighborLoader", "expected_visits"),
-    ".models.step.accelerate": ("accelerate", "acceleration"),
-    ".models.whole.inference": ("inference",),
+    ".models.training.accelerate": ("accelerate", "acceleration"),
+    ".models.inference.inference": ("inference",),
     ".models.ranking": ("LinkRanks", "rank_links"),
-    ".models.elsewhere.reuse": ("Reuse", "ReusedRows"),
+    ".models.remote.reuse": ("Reuse", "ReusedRows"),
     ".ops.placement": ("Placement",),
     ".ops.unified": ("unified",),
     ".tools.partition": ("partition",),

@@ -192,7 +192,7 @@ def fixed_state(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let accelerated models run their own way on batches that would be too small for it."""
     for name in ("COST_OF_BATCH", "COST_OF_CALL"):
-        monkeypatch.setattr(f"pyg_direct.models.step.costs.{name}", 0)
+        monkeypatch.setattr(f"pyg_direct.models.training.costs.{name}", 0)
 
 
 @pytest.fixture(scope="session")

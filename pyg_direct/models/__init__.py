@@ -1,1 +1,1 @@
-"""Users' models: in training steps (`step`), over all nodes (`whole`), with rows from elsewhere."""
+"""Users' models: `training` steps, `inference` on all nodes, rows of other ranks (`remote`)."""

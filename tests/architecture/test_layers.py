@@ -57,9 +57,9 @@ ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}
 APART = {
     ("ops.cpu", "ops.cuda"),
     ("ops.cuda", "ops.cpu"),
-    ("models.lazy", "models.step"),
-    ("models.lazy", "models.whole"),
-    ("models.lazy", "models.elsewhere"),
+    ("models.lazy", "models.training"),
+    ("models.lazy", "models.inference"),
+    ("models.lazy", "models.remote"),
 }
 
 # What a check counts that every change of the layout has to mind.

@@ -25,7 +25,7 @@ import torch
 from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
-from pyg_direct.models.elsewhere.messages import StepMessages
+from pyg_direct.models.remote.messages import StepMessages
 
 from . import loaders, standin
 from .batches import Stores, devices_of, difference, epoch, take

@@ -23,8 +23,8 @@ from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
 from pyg_direct import inference
-from pyg_direct.models.whole import blocks, computing
-from pyg_direct.models.whole.computing import SharedRows
+from pyg_direct.models.inference import blocks, executor
+from pyg_direct.models.inference.executor import SharedRows
 
 MODELS = matrix()
 SOME = ["layer-GAT-attr", "layer-GCN", "layer-PNA", "layer-Cheb", "layer-EG", "layer-GPS"]
@@ -33,7 +33,7 @@ SOME = ["layer-GAT-attr", "layer-GCN", "layer-PNA", "layer-Cheb", "layer-EG", "l
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few rows, so that each rank has several."""
-    monkeypatch.setattr(computing, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(executor, "BLOCK_BYTES", 2000)
     monkeypatch.setattr(blocks, "HUB_BYTES", 4000)
 
 

@@ -26,7 +26,7 @@ from pyg_direct.kernels.gather import gather_tables as kernel
 print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 import sys
 import unittest
-names = ["numba.np.arrayobj", "scipy.linalg", "pyg_direct.models.step.accelerate"]
+names = ["numba.np.arrayobj", "scipy.linalg", "pyg_direct.models.training.accelerate"]
 print(*(name in sys.modules for name in names))
 """
 

@@ -32,10 +32,10 @@ from pyg_direct import LinkNeighborLoader, NeighborLoader, accelerate
 from pyg_direct.batch import edges as edges_module
 from pyg_direct.batch.edges import SampledEdges
 from pyg_direct.models.lazy.lists import Lists
+from pyg_direct.models.lazy.operations import Gather
 from pyg_direct.models.lazy.sums import Scatter
-from pyg_direct.models.lazy.value_rows import Gather
-from pyg_direct.models.step import costs
-from pyg_direct.models.step.accelerate import Acceleration
+from pyg_direct.models.training import costs
+from pyg_direct.models.training.accelerate import Acceleration
 from pyg_direct.ops.products import Adjacency
 
 

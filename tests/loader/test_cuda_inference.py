@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN, SGConv
 
 from pyg_direct import inference
-from pyg_direct.models.whole import inference as module
+from pyg_direct.models.inference import inference as module
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import torch
 from torch.utils._pytree import tree_map
 
+from pyg_direct.models.inference.executor import Executor, Limits
+from pyg_direct.models.inference.run import InferenceRun
 from pyg_direct.models.lazy.batch_run import BatchRun
 from pyg_direct.models.lazy.tensor import TableTensor
-from pyg_direct.models.whole.computing import Computer, Limits
-from pyg_direct.models.whole.run import Run
 from pyg_direct.ops.devices import backend_for
 from pyg_direct.ranks.together import Together
 
@@ -22,9 +22,9 @@ def of_step():
 def of_inference():
     """Return what makes a tensor of `inference`."""
     together = Together(False, CPU)
-    computer = Computer(backend_for(CPU), Limits(1, None, None), None, False, None, together)
-    run = Run(computer)
-    return lambda t: run.wrap(run.numbers.leaf(t.clone(), 0)).clone()
+    executor = Executor(backend_for(CPU), Limits(1, None, None), None, False, None, together)
+    run = InferenceRun(executor)
+    return lambda t: run.wrap(run.saved.leaf(t.clone(), 0)).clone()
 
 
 ENGINES = {"step": of_step, "inference": of_inference}

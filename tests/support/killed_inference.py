@@ -16,9 +16,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import inference
-from pyg_direct.models.whole import blocks, computing
+from pyg_direct.models.inference import blocks, executor
 
-computing.BLOCK_BYTES = 4096
+executor.BLOCK_BYTES = 4096
 read = blocks.RowSelection.read
 
 

@@ -1,1 +1,1 @@
-"""Lazy values: rows of tensors that are computed when somebody reads them."""
+"""Lazy tensors, whose rows are computed when they are read."""

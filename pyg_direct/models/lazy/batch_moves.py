@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ...ops.products import on_host
 from .moves import MOVES, Move, has_rows
+from .operations import Operation, Pad
 from .rules import bound, operator
 from .sums import Scatter, dot_of
 from .tensor import TableTensor
-from .value_rows import Operation, Pad
 from .values import Fill, Leaf, Rows, Value, compute_rows
 
 aten = torch.ops.aten

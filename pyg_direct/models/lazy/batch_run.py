@@ -18,11 +18,11 @@ from ...core.private_torch import in_backward
 from .batch_moves import DEFERRED
 from .lists import Lists
 from .moves import named_rows
-from .numbers_kept import Numbers
+from .operations import Gather, Narrow, NeededNorm, RandomRows
 from .run import LazyRun
+from .saved_tensors import SavedTensors
 from .sums import Scatter
 from .tensor import TableTensor, enter
-from .value_rows import Gather, Narrow, NeededNorm, RandomRows
 from .values import Leaf, Rows, Value, compute_rows
 
 
@@ -47,7 +47,7 @@ class BatchRun(LazyRun):
     def __init__(
         self, device: torch.device, all_statistics: bool = True, draws_apart: bool = True
     ) -> None:
-        super().__init__(device, Numbers())
+        super().__init__(device, SavedTensors())
         self.lists, self.entries = Lists(), 0
         self.all_statistics, self.draws_apart = all_statistics, draws_apart
         self.norms: dict[int, NeededNorm] = {}
@@ -138,6 +138,6 @@ class BatchRun(LazyRun):
         layer = self.exchanges.layer_of([table.node for table in tables])
 
         def made(tensor: Tensor, dim: int) -> Leaf:
-            return cast(Leaf, self.exchanges.at_layer(self.numbers.leaf(tensor, dim), layer))
+            return cast(Leaf, self.exchanges.at_layer(self.saved.leaf(tensor, dim), layer))
 
         return made

@@ -137,7 +137,7 @@ class Generators:
         self._torch = [torch.get_rng_state(), *of_devices]
         self._numpy, self._python = np.random.get_state(), random.getstate()
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Let all generators be as they were."""
         torch.set_rng_state(self._torch[0])
         for device, state in zip(self._devices, self._torch[1:], strict=True):

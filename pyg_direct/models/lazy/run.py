@@ -17,9 +17,9 @@ from ...core.private_torch import in_backward, to_copy, tree_leaves, tree_map
 from .calls import CallPlan, planned, signature
 from .forms import Forms
 from .moves import MOVES, Move
+from .operations import Operation, Pick
 from .rules import OPERATORS, Operator, operator
 from .tensor import TableTensor, join_views, plain_of, result_of, tensor_of, written
-from .value_rows import Operation, Pick
 from .values import Box, Fill, Leaf, Value
 
 aten = torch.ops.aten
@@ -64,7 +64,7 @@ class LazyRun:
 
     def __init__(self, device: torch.device, numbers: Any) -> None:
         self.device, self.forms = device, Forms()
-        self.numbers: Any = numbers  # `PlainTensors`
+        self.saved: Any = numbers  # `PlainTensors`
         self.calls = self.products = 0
 
     wrap = tensor_of
@@ -87,11 +87,11 @@ class LazyRun:
                     return Fill(node.shape, node.dtype, self.device, row, node.value)
             if value.plain is not None:
                 return (
-                    value.plain.clone() if row is None else value.run.numbers.leaf(value.plain, row)
+                    value.plain.clone() if row is None else value.run.saved.leaf(value.plain, row)
                 )
             value = self.whole(value)
-            return value if row is None else self.numbers.leaf(value, row)
-        return self.numbers.kept(value, True) if row is None else self.numbers.table(value, row)
+            return value if row is None else self.saved.leaf(value, row)
+        return self.saved.kept(value, True) if row is None else self.saved.table(value, row)
 
     # --- operations ---
 
@@ -106,7 +106,7 @@ class LazyRun:
             if kind is TableTensor or kind in NO_TENSORS:
                 continue
             if kind is not list or not value or type(value[0]) not in NO_TENSORS:
-                self.numbers.leave_plain([value])
+                self.saved.leave_plain([value])
         if known.is_mutable:
             return self._change(known, args, kwargs)
         if known.name in ("detach", "alias"):
@@ -264,7 +264,7 @@ class LazyRun:
 
     def _leaves_of(self, tables: list[TableTensor]) -> Callable[[Tensor, int], Leaf]:
         """Return what makes the value of a plain tensor that was computed from some tables."""
-        found: Callable[[Tensor, int], Leaf] = self.numbers.leaf
+        found: Callable[[Tensor, int], Leaf] = self.saved.leaf
         return found
 
     # --- in place ---
@@ -283,9 +283,9 @@ class LazyRun:
         made, new = self._leaves_of(_tables_in((args, kwargs))), self._new(args, kwargs)
         for tensor in changing:
             if isinstance(tensor, TableTensor):
-                tensor.run.numbers.protect(tensor.make_plain())
+                tensor.run.saved.protect(tensor.make_plain())
             else:
-                self.numbers.protect(tensor)
+                self.saved.protect(tensor)
         self.afford(func, args, kwargs)
         new_args, new_kwargs = plain_of((args, kwargs))
         found = func(*new_args, **new_kwargs)
@@ -326,7 +326,7 @@ class LazyRun:
         if source.shape != target.shape or source.device != self.device:
             return None
         if not isinstance(source, TableTensor):
-            return self.numbers.table(source.to(target.dtype), target.node.dim)
+            return self.saved.table(source.to(target.dtype), target.node.dim)
         return self._converted(source, target)
 
     def _converted(self, source: TableTensor, target: Any) -> Any:

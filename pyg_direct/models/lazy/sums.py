@@ -19,7 +19,7 @@ from ...ops.products import (
     sum_by_heads,
 )
 from .lists import Lists, MessageOrder
-from .value_rows import Gather, Operation, to_rows
+from .operations import Gather, Operation, to_rows
 from .values import Fill, Leaf, Rows, Value, compute_rows, filled_up, union
 
 aten = torch.ops.aten
@@ -142,7 +142,7 @@ class Scatter(Value):
         if self.product is None:
             return [(self.base, rows), (self.messages, messages)]
         take, weight = self.product
-        part = take.source.up_to(self.lists.part(take.index, messages)[1])
+        part = take.source.rows_read(self.lists.part(take.index, messages)[1])
         self.deferred = self._deferred_product(rows.count, messages.count, part.count)
         source = take.source if self.deferred is None else self.deferred[0]
         return [(source, part), *([(weight, messages)] if weight is not None else [])]
@@ -293,7 +293,7 @@ class EdgeDot(Value):
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
         pair = self.first, self.second
-        return [(v.source, v.source.up_to(v.lists.part(v.index, rows)[1])) for v in pair]
+        return [(v.source, v.source.rows_read(v.lists.part(v.index, rows)[1])) for v in pair]
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""

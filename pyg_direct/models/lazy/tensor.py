@@ -1,8 +1,8 @@
-"""The tensors that a user's forward gets: of full shape, computed when somebody reads them.
+"""The tensors of a user's forward: of full shape, with rows that are computed when they are read.
 
 A wrapper subclass with `__torch_dispatch__` sees every ATen operation, whoever calls it (Python,
-TorchScript, C++, a custom autograd Function), after autograd and autocast. `Run` defers it where
-`rules` says that rows stay apart, and for gathers and scatters; others run on whole tables.
+TorchScript, C++, a custom autograd Function), after autograd and autocast. `LazyRun` defers rowwise
+operations (`rules`), gathers and scatters; all others run on full tables.
 """
 
 from __future__ import annotations

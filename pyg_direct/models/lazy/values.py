@@ -115,7 +115,7 @@ class Value:
     # What computes it together with all that was asked for, in place of `compute_needed`.
     scheduler: Any = None
     # Returns which rows messages ask for that read some of the rows up to one.
-    up_to: Callable[[int], Rows] = Rows
+    rows_read: Callable[[int], Rows] = Rows
 
     def __init__(
         self, shape: Any, dtype: torch.dtype, device: Any, dim: int, kind: Any = None

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pyg_direct
-import pyg_direct.models.step.accelerate
+import pyg_direct.models.training.accelerate
 from pyg_direct.core import malloc
 
 BLOCK_BYTES = 64 << 20

@@ -27,7 +27,7 @@ from pyg_direct import NeighborLoader, QuantizedTensor, quantize
 from pyg_direct.core.quantized import magnitudes, open_table
 from pyg_direct.core.types import Table
 from pyg_direct.kernels import decode
-from pyg_direct.models.whole.computing import checksum_of
+from pyg_direct.models.inference.executor import checksum_of
 from pyg_direct.ops.cpu.backend import CpuBackend
 
 KINDS: list[dict[str, Any]] = [

@@ -17,7 +17,7 @@ from torch_geometric.nn import GCN, BatchNorm, GraphNorm, GraphSAGE, SAGEConv, S
 
 from pyg_direct import NeighborLoader, accelerate
 from pyg_direct.loading.base import hand_out_hops
-from pyg_direct.models.step.batch_sizes import without_counts
+from pyg_direct.models.training.batch_sizes import without_counts
 
 SEEDS = 7
 

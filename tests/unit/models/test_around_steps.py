@@ -9,8 +9,8 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from pyg_direct import accelerate
-from pyg_direct.models.lazy import numbers_kept
-from pyg_direct.models.step.costs import StepCosts
+from pyg_direct.models.lazy import saved_tensors
+from pyg_direct.models.training.costs import StepCosts
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def stored(net, h):
 def test_rows_that_are_read_after_the_step_are_of_its_weights(
     copied, loader, batch, monkeypatch
 ) -> None:
-    monkeypatch.setattr(numbers_kept, "COPIED_NUMBERS", copied)
+    monkeypatch.setattr(saved_tensors, "COPIED_NUMBERS", copied)
 
     def program(model, call, batch):
         return trained(model, call, batch, lambda model: model.last.sum(0))

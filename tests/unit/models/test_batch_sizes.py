@@ -6,7 +6,7 @@ from collections import namedtuple
 import torch
 
 from pyg_direct.batch.edges import HopEnds, SampledEdges
-from pyg_direct.models.step.batch_sizes import BatchSizes
+from pyg_direct.models.training.batch_sizes import BatchSizes
 
 EDGES = torch.tensor([[0, 1, 4], [0, 2, 3]])
 Pair = namedtuple("Pair", "h score")

@@ -17,9 +17,9 @@ from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import accelerate
 from pyg_direct.models.lazy.modes import Generators
-from pyg_direct.models.step import certificate, model_state
-from pyg_direct.models.step.accelerate import Acceleration
-from pyg_direct.models.step.certificate import Certificate
+from pyg_direct.models.training import certificate, model_state
+from pyg_direct.models.training.accelerate import Acceleration
+from pyg_direct.models.training.certificate import Certificate
 
 
 def test_which_calls_are_compared(monkeypatch) -> None:

@@ -10,7 +10,7 @@ from between import Net, reference, run
 from torch import nn
 
 from pyg_direct import accelerate
-from pyg_direct.models.lazy import numbers_kept
+from pyg_direct.models.lazy import saved_tensors
 
 SCALE = [1.0]
 
@@ -278,7 +278,7 @@ class Bank(Net):
 
 
 def test_a_large_table_that_is_written_to_after_it_was_read(loader, batch, monkeypatch) -> None:
-    monkeypatch.setattr(numbers_kept, "COPIED_NUMBERS", 100)
+    monkeypatch.setattr(saved_tensors, "COPIED_NUMBERS", 100)
     torch.manual_seed(0)
     model = Bank()
     fast = accelerate(model, loader, certify=False)

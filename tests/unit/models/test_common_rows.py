@@ -8,8 +8,8 @@ import torch
 
 from pyg_direct.batch.edges import HopEnds, SampledEdges
 from pyg_direct.core.cooperation import Cooperation, NodesInCommon, RowsBetween, SeedOutputs
-from pyg_direct.models.elsewhere.common_rows import FEW_EDGES, Filler, RowBlocks
-from pyg_direct.models.elsewhere.messages import NUMBERS, StepMessages
+from pyg_direct.models.remote.common_rows import FEW_EDGES, PaddingRows, RowBlocks
+from pyg_direct.models.remote.messages import NUMBERS, StepMessages
 
 
 def test_more_agreements_than_fit_into_a_message() -> None:
@@ -46,7 +46,7 @@ def test_of_hops_that_need_no_other_rows_it_is_the_last() -> None:
     assert blocks.hop(10) == 2  # own rows of the second hop may be read, too
 
 
-def made(size: int, edges: list[list[int]], counts: tuple[int, int], written: int = 0) -> Filler:
+def made(size: int, edges: list[list[int]], counts: tuple[int, int], written: int = 0) -> PaddingRows:
     """Return what a rank adds to authors and papers, with edges from the former to the latter."""
     authors, papers = counts
     plan = {"author": nodes(0, [0, authors], [0, 0]), "paper": nodes(1, [papers - 1, 0], [0, 0])}
@@ -56,20 +56,20 @@ def made(size: int, edges: list[list[int]], counts: tuple[int, int], written: in
     sampled = SampledEdges(torch.tensor(edges).reshape(2, -1), hops)
     if written:
         sampled.as_tensor()[0] += written
-    return Filler([(("author", "writes", "paper"), sampled)], common)
+    return PaddingRows([(("author", "writes", "paper"), sampled)], common)
 
 
 def test_a_type_of_few_edges_gets_more_between_rows_behind_all_others() -> None:
-    filler = made(2, [[0], [1]], (2, 2))
-    (_, sampled), *_ = filler.edges
-    authors, papers = 2 + filler.nodes["author"], 2 + filler.nodes["paper"]
+    padding = made(2, [[0], [1]], (2, 2))
+    (_, sampled), *_ = padding.edges
+    authors, papers = 2 + padding.nodes["author"], 2 + padding.nodes["paper"]
     assert authors != papers  # by which the types are told apart
-    assert min(filler.nodes.values()) >= 2
+    assert min(padding.nodes.values()) >= 2
     assert sampled.as_tensor().tolist() == [[0, 3, 3], [1, 2, 2]]
     assert sampled.num_ends == (authors, papers)
     assert sampled.hops.edge == (0, 3)
-    assert filler.num_edges == {3: 1}
-    x = filler.of({"author": torch.ones(2, 3), "paper": torch.ones(2, 3)})
+    assert padding.num_edges == {3: 1}
+    x = padding.of({"author": torch.ones(2, 3), "paper": torch.ones(2, 3)})
     assert [len(rows) for rows in x.values()] == [authors, papers]
     assert float(x["author"].sum()) == 6.0
 
@@ -81,5 +81,5 @@ def test_edges_that_were_written_to_are_passed_as_they_are() -> None:
 
 def test_nothing_is_added_to_many_edges_or_for_one_rank() -> None:
     many = [list(range(FEW_EDGES)), [20] * FEW_EDGES]
-    for filler in (made(2, many, (FEW_EDGES, 21)), made(1, [[0], [1]], (1, 2))):
-        assert set(filler.nodes.values()) == {0}
+    for padding in (made(2, many, (FEW_EDGES, 21)), made(1, [[0], [1]], (1, 2))):
+        assert set(padding.nodes.values()) == {0}

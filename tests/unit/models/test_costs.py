@@ -7,8 +7,8 @@ import torch
 from between import Net, reference, run
 
 from pyg_direct import accelerate
-from pyg_direct.models.step import costs
-from pyg_direct.models.step.accelerate import Acceleration
+from pyg_direct.models.training import costs
+from pyg_direct.models.training.accelerate import Acceleration
 
 
 @pytest.fixture(autouse=True)

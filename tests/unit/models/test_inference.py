@@ -40,14 +40,14 @@ from torch_geometric.nn import (
 from torch_geometric.typing import SparseTensor
 
 from pyg_direct import inference
+from pyg_direct.models.inference import blocks, executor
 from pyg_direct.models.lazy import lists, row_rules
-from pyg_direct.models.whole import blocks, computing
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few nodes, and the number of threads."""
-    monkeypatch.setattr(computing, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(executor, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(blocks, "HUB_BYTES", 4096)
     return 3
 
@@ -219,8 +219,8 @@ class TestFaultsAreCaught:
             assert_close(inference(model, Data(**inputs), tuple(inputs)), expected)
 
     def test_a_block_that_is_skipped(self, monkeypatch, small_blocks):
-        blocks = computing.Computer._blocks
-        monkeypatch.setattr(computing.Computer, "_blocks", lambda *a: list(blocks(*a))[:-1])
+        blocks = executor.Executor._blocks
+        monkeypatch.setattr(executor.Executor, "_blocks", lambda *a: list(blocks(*a))[:-1])
         self.run(basic(GraphSAGE)(), graph_inputs())
 
     def test_lost_order_of_messages(self, monkeypatch):
@@ -234,7 +234,7 @@ class TestFaultsAreCaught:
         self.run(Residual(), graph_inputs("edge_attr"))
 
     def test_a_rule_too_wide(self, monkeypatch, small_blocks):
-        monkeypatch.setattr(computing, "BLOCK_BYTES", 1000)
+        monkeypatch.setattr(executor, "BLOCK_BYTES", 1000)
         wide = lambda call: row_rules.RowwiseRule(call.only()[1])  # noqa: E731
         monkeypatch.setitem(row_rules.RULES, "_softmax", wide)
 

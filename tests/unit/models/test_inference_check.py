@@ -14,9 +14,9 @@ from torch_geometric.typing import SparseTensor
 
 import pyg_direct
 from pyg_direct import inference
-from pyg_direct.models.whole import inference_check
-from pyg_direct.models.whole import inference_check as graph_part
-from pyg_direct.models.whole.inference_check import neighbourhoods
+from pyg_direct.models.inference import check
+from pyg_direct.models.inference import check as graph_part
+from pyg_direct.models.inference.check import neighbourhoods
 
 GRAPH = homogeneous_graph(torch.float32)
 INPUTS = ("x", "edge_index")
@@ -25,7 +25,7 @@ INPUTS = ("x", "edge_index")
 @pytest.fixture(params=["whole", "part"])
 def size(request, monkeypatch) -> str:
     """Let the graph be small enough for the model itself, or not."""
-    monkeypatch.setattr(inference_check, "MOST_EDGES", 500 if request.param == "whole" else 100)
+    monkeypatch.setattr(check, "MOST_EDGES", 500 if request.param == "whole" else 100)
     return request.param
 
 
@@ -37,7 +37,7 @@ def said(monkeypatch) -> list[str]:
         if not text.startswith("Compiling CPU kernels"):  # of whichever test needs them first
             found.append(text % args)
 
-    monkeypatch.setattr(inference_check.logger, "warning", warning)
+    monkeypatch.setattr(check.logger, "warning", warning)
     return found
 
 
@@ -157,7 +157,7 @@ def test_a_model_that_fails_on_a_part_is_not_compared(said, monkeypatch) -> None
         assert h.size(0) == 60 or type(h) is torch.Tensor
         return h
 
-    monkeypatch.setattr(inference_check, "MOST_EDGES", 30)
+    monkeypatch.setattr(check, "MOST_EDGES", 30)
     for between in (whole_only, whole_only_on_tables):
         assert inference(Net(between), GRAPH).shape == (60, 4)
     assert said == []
@@ -197,10 +197,8 @@ def test_saved_graphs(size, said, tmp_path) -> None:
 def test_less_memory_takes_a_smaller_part(monkeypatch, said) -> None:
     taken = []
     part_of = graph_part.part_of
-    monkeypatch.setattr(
-        inference_check, "part_of", lambda *args: taken.append(part_of(*args)) or taken[-1]
-    )
-    monkeypatch.setattr(inference_check, "BYTES_OF_EDGE", 1 << 21)
+    monkeypatch.setattr(check, "part_of", lambda *args: taken.append(part_of(*args)) or taken[-1])
+    monkeypatch.setattr(check, "BYTES_OF_EDGE", 1 << 21)
     inference(Net(), GRAPH, memory_bytes=60 << 20)
     assert taken[0]["edge_index"].size(1) == 30
     assert len(taken[0]["x"]) < 60

@@ -11,7 +11,7 @@ from models_matrix import matrix
 from torch_geometric.data import Data
 
 from pyg_direct import inference
-from pyg_direct.models.whole import blocks, computing
+from pyg_direct.models.inference import blocks, executor
 
 MODELS = matrix()
 DEFAULT = [n for n in MODELS if not n.startswith("layer-")] + [
@@ -42,7 +42,7 @@ def assert_same(found, expected):
 
 
 def check(name, monkeypatch, block_bytes):
-    monkeypatch.setattr(computing, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(executor, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(blocks, "HUB_BYTES", 2 * block_bytes)
     make, extra = MODELS[name]
     torch.manual_seed(0)

@@ -13,9 +13,9 @@ from torch_geometric.nn import GAT, GATv2Conv, GraphConv, GraphSAGE, SAGEConv, T
 from pyg_direct import inference
 from pyg_direct.core.private_torch import storage_of
 from pyg_direct.core.quantized import new_table
+from pyg_direct.models.inference import blocks, executor
+from pyg_direct.models.inference.executor import SharedRows
 from pyg_direct.models.lazy.lists import Orders
-from pyg_direct.models.whole import blocks, computing
-from pyg_direct.models.whole.computing import SharedRows
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ BY_HEADS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", BY_HEADS)
 def test_attention_writes_no_messages(kind, dtype, summed, monkeypatch) -> None:
-    monkeypatch.setattr(computing, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(executor, "BLOCK_BYTES", 4096)
     inputs = graph_inputs()
     inputs["x"] = inputs["x"].to(dtype)
     check(BY_HEADS[kind]().to(dtype), inputs, num_workers=2)
@@ -69,7 +69,7 @@ def test_messages_to_a_hub_are_computed_part_by_part(summed, monkeypatch) -> Non
     inputs = graph_inputs()
     inputs["edge_index"][1] = 5
     monkeypatch.setattr(blocks, "HUB_BYTES", 1024)
-    monkeypatch.setattr(computing, "BLOCK_BYTES", 1024)
+    monkeypatch.setattr(executor, "BLOCK_BYTES", 1024)
     check(One(GATv2Conv(WIDTH, 5, heads=3, add_self_loops=False)), inputs)
     assert len(summed) < len(inputs["x"])
 
@@ -165,7 +165,7 @@ class Body(nn.Module):
 
 @pytest.mark.parametrize("name", BODIES)
 def test_rare_arguments_of_operations(name, monkeypatch) -> None:
-    monkeypatch.setattr(computing, "BLOCK_BYTES", 3000)
+    monkeypatch.setattr(executor, "BLOCK_BYTES", 3000)
     inputs, model = graph_inputs(), Body(BODIES[name]).double()
     inputs["x"] = inputs["x"].double()
     with torch.no_grad():

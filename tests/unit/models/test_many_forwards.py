@@ -15,7 +15,7 @@ from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from pyg_direct import NeighborLoader, accelerate
 from pyg_direct.loading.base import hand_out_hops
-from pyg_direct.models.step.costs import StepCosts
+from pyg_direct.models.training.costs import StepCosts
 
 LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
     "SAGE": SAGEConv,

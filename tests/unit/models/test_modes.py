@@ -163,7 +163,7 @@ def test_steps(name, certify, graph) -> None:
 @pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 2}], ids=["1", "2"])
 @pytest.mark.parametrize("name", CASES)
 def test_inference(name, options, graph, monkeypatch) -> None:
-    monkeypatch.setattr("pyg_direct.models.whole.computing.BLOCK_BYTES", 1 << 9)
+    monkeypatch.setattr("pyg_direct.models.inference.executor.BLOCK_BYTES", 1 << 9)
     torch.manual_seed(0)
     net = InModes(name).eval()
     with torch.no_grad():

@@ -15,7 +15,7 @@ from torch_geometric.loader import NeighborLoader as PyGLoader
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
 
 from pyg_direct import NeighborLoader, ShaDowKHopSampler, accelerate
-from pyg_direct.models.step.costs import StepCosts
+from pyg_direct.models.training.costs import StepCosts
 
 GRAPH = homogeneous_graph(torch.float32)
 

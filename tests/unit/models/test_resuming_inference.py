@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv, SAGEConv
 
 from pyg_direct import inference
-from pyg_direct.models.whole import computing
-from pyg_direct.models.whole.computing import Computer, Limits, key_of
-from pyg_direct.models.whole.run import Run
+from pyg_direct.models.inference import executor
+from pyg_direct.models.inference.executor import Executor, Limits, key_of
+from pyg_direct.models.inference.run import InferenceRun
 from pyg_direct.ops.devices import backend_for
 
 ROOT = Path(__file__).parents[3]
@@ -158,21 +158,21 @@ def test_what_differs_has_another_name() -> None:
     names = set()
     for rows in (ROWS, ROWS + 1, ROWS.double()):
         for make in HOLD:
-            run = Run(Computer(backend_for(torch.device("cpu")), Limits(1)))
-            names.add(key_of(make(run.wrap(run.numbers.leaf(rows, 0))).node))
+            run = InferenceRun(Executor(backend_for(torch.device("cpu")), Limits(1)))
+            names.add(key_of(make(run.wrap(run.saved.leaf(rows, 0))).node))
     assert len(names) == 3 * len(HOLD)
 
 
 def computed(out):
     """Go on, and return how many tables were computed."""
-    compute, count = computing.Computer._compute, []
+    compute, count = executor.Executor._compute, []
 
     def counted(self, *arguments):
         count.append(None)
         compute(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(computing.Computer, "_compute", counted)
+        patch.setattr(executor.Executor, "_compute", counted)
         assert_right(inference(model(), data(), out=out, resume=True), model())
     return len(count)
 

@@ -17,8 +17,8 @@ from torch_geometric.transforms import RemoveDuplicatedEdges
 
 import pyg_direct
 from pyg_direct import NeighborLoader, Reuse, accelerate
-from pyg_direct.models.elsewhere.reuse import ReusedValue, _RowTable
-from pyg_direct.models.step import certificate
+from pyg_direct.models.remote.reuse import ReusedValue, _RowTable
+from pyg_direct.models.training import certificate
 
 HIDDEN = 16  # some batches have as many edges, which look like columns
 THREE_LAYERS = {"sage-jk-last", "sage-jk-cat", "sage-jk-max", "gcn"}

@@ -31,7 +31,7 @@ class Copies:
     def __init__(self, gathered, seen=None) -> None:
         self.rows, self.seen = gathered.shape[0], seen
 
-    def reach(self, count):
+    def extent(self, count):
         read = min(self.rows, -(-count // 4) * 4)
         return read, min(read, OWN)
 
@@ -171,7 +171,7 @@ def test_a_step_is_freed_without_the_collector(monkeypatch) -> None:
             super().__init__(*args)
             made.append(weakref.ref(self))
 
-    monkeypatch.setattr("pyg_direct.models.step.accelerate.BatchRun", Run)
+    monkeypatch.setattr("pyg_direct.models.training.accelerate.BatchRun", Run)
     gc.collect()
     gc.disable()
     try:

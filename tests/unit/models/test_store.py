@@ -14,9 +14,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import inference
-from pyg_direct.models.whole import computing
-from pyg_direct.models.whole import computing as store_module
-from pyg_direct.models.whole.computing import checksum_of
+from pyg_direct.models.inference import executor
+from pyg_direct.models.inference import executor as store_module
+from pyg_direct.models.inference.executor import checksum_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,7 +57,7 @@ class TestFiles:
 @pytest.fixture
 def made(monkeypatch):
     """Collect the tables that are made: (shape, dtype, whether they lie in a file)."""
-    found, new = [], computing.Computer._new
+    found, new = [], executor.Executor._new
 
     def noted(self, shape, dtype, path):
         held = self.budget.held
@@ -65,7 +65,7 @@ def made(monkeypatch):
         found.append((tuple(shape), dtype, self.budget.held == held))
         return table
 
-    monkeypatch.setattr(computing.Computer, "_new", noted)
+    monkeypatch.setattr(executor.Executor, "_new", noted)
     return found
 
 
@@ -77,15 +77,15 @@ class TestBudget:
         assert not any(in_file for _, _, in_file in made)
 
     def test_layers_in_files(self, monkeypatch, made):
-        monkeypatch.setattr(computing, "MIN_BLOCK_BYTES", 1 << 8)
-        monkeypatch.setattr(computing, "RUN_BYTES", 0)
+        monkeypatch.setattr(executor, "MIN_BLOCK_BYTES", 1 << 8)
+        monkeypatch.setattr(executor, "RUN_BYTES", 0)
         model, data = problem()
         found = inference(model, data, memory_bytes=9000, num_workers=1)
         assert any(in_file for _, _, in_file in made)
         torch.testing.assert_close(found, inference(model, data), rtol=1e-5, atol=1e-6)
 
     def test_an_operation_that_needs_all_rows_is_named(self, monkeypatch):
-        monkeypatch.setattr(computing, "RUN_BYTES", 0)
+        monkeypatch.setattr(executor, "RUN_BYTES", 0)
         data = Data(**graph_inputs())
         data.x = torch.randn(60, 12_000)
         with pytest.raises(ValueError, match=r"aten.sort.default, which needs all rows at a time"):
@@ -105,7 +105,7 @@ class Sorted(torch.nn.Module):
 
 def interrupt(monkeypatch, after):
     """Let the computation fail after some tables."""
-    complete, count = computing.Computer._compute, []
+    complete, count = executor.Executor._compute, []
 
     def failing(self, *arguments):
         if len(count) >= after:
@@ -113,7 +113,7 @@ def interrupt(monkeypatch, after):
         complete(self, *arguments)
         count.append(None)
 
-    monkeypatch.setattr(computing.Computer, "_compute", failing)
+    monkeypatch.setattr(executor.Executor, "_compute", failing)
     return count
 
 

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GroupAddRev, SAGEConv
 
 from pyg_direct import ClusterData, accelerate, inference
-from pyg_direct.models.step.costs import StepCosts
+from pyg_direct.models.training.costs import StepCosts
 
 GRAPH = homogeneous_graph(torch.float32)
 NODES, WIDTH = GRAPH.x.shape

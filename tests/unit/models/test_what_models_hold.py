@@ -21,9 +21,9 @@ from torch import nn
 from torch.nn.utils import prune
 
 from pyg_direct import accelerate
-from pyg_direct.models.lazy.numbers_kept import Numbers
-from pyg_direct.models.step import certificate, model_state, undo
-from pyg_direct.models.step.model_state import ModelState
+from pyg_direct.models.lazy.saved_tensors import SavedTensors
+from pyg_direct.models.training import certificate, model_state, undo
+from pyg_direct.models.training.model_state import ModelState
 
 GLOBAL = {"n": 0}
 COUNT = 0
@@ -407,7 +407,7 @@ def fails_from(number, monkeypatch):
         if next(taken) >= number:
             raise KeyError("planted")
 
-    monkeypatch.setattr(Numbers, "check", check)
+    monkeypatch.setattr(SavedTensors, "check", check)
 
 
 @pytest.mark.filterwarnings("ignore:pyg_direct.accelerate runs")
@@ -519,7 +519,7 @@ def test_what_functions_share_with_the_model_is_put_back_in_place() -> None:
     state = ModelState(net)
     shared[1]["a"].append(3)
     shared.append(4)
-    state.put_back()
+    state.restore()
     assert shared == [1, {"a": [2]}]
 
 

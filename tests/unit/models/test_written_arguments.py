@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pyg_direct import accelerate, inference
 from pyg_direct.models.lazy import rules
-from pyg_direct.models.step.costs import StepCosts
+from pyg_direct.models.training.costs import StepCosts
 
 aten = torch.ops.aten
 

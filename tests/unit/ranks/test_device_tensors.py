@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pyg_direct.exchange import batches
 from pyg_direct.exchange.rows import Ownership, RowFetcher, RowLayout, RowTraffic
-from pyg_direct.models.elsewhere.messages import Moved, StepMessages
+from pyg_direct.models.remote.messages import RowTransfer, StepMessages
 from pyg_direct.ranks.channel import Channel, device_backends
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
@@ -87,7 +87,7 @@ def test_values_of_a_step_stay_on_the_device(tmp_path: Path) -> None:
             parts = [rows_of(rank, p).to(DEVICE) for p in range(SIZE)]
             counts = [len(rows_of(p, rank)) for p in range(SIZE)]
             found += messages.move(
-                [Moved("rows", 0, parts, counts), Moved("again", 0, parts, counts)]
+                [RowTransfer("rows", 0, parts, counts), RowTransfer("again", 0, parts, counts)]
             )
         return found
 

@@ -23,8 +23,8 @@ from ..lazy.batch_run import BatchRun
 from ..lazy.rules import Operator, keeps_rows
 from ..lazy.tensor import TableTensor, leave, seen, seen_with_fills
 from ..lazy.values import Fill, Leaf, Rows, Value, compute_rows
-from ..step.batch_sizes import BatchSizes, Entered, NotAPrefix
-from .common_rows import CommonNorm, Filler, OutputRows, RowBlocks, SourceRows, Statistics
+from ..training.batch_sizes import BatchSizes, Entered, NotAPrefix
+from .common_rows import CommonNorm, OutputRows, PaddingRows, RowBlocks, SourceRows, Statistics
 from .gathers import BY_DIM, BY_INDEX, Exchanges, Gathered
 from .messages import StepMessages
 from .values import exchanged
@@ -75,7 +75,7 @@ class CooperativeRun(BatchRun):
     """A step of which no operation may mix the rows of different nodes.
 
     Args:
-        filler: of the batch.
+        padding: of the batch.
         common: what the batch says of its ranks.
 
     Attributes:
@@ -83,13 +83,13 @@ class CooperativeRun(BatchRun):
         is_in_forward: whether the forward runs.
     """
 
-    def __init__(self, filler: Filler, common: Cooperation) -> None:
-        super().__init__(filler.edges[0][1].device, all_statistics=False)
+    def __init__(self, padding: PaddingRows, common: Cooperation) -> None:
+        super().__init__(padding.edges[0][1].device, all_statistics=False)
         self.channel, self.is_in_forward = channel_of(common), True
         self._messages = StepMessages(self.channel)
         self._common = common
-        self._blocks = {t: RowBlocks(n, filler.nodes[t]) for t, n in common.nodes.items()}
-        self._num_edges = filler.num_edges
+        self._blocks = {t: RowBlocks(n, padding.nodes[t]) for t, n in common.nodes.items()}
+        self._num_edges = padding.num_edges
         self._asked = 0
         self._only_moves = False
         self._norms: list[tuple[CommonNorm, int]] = []  # that change statistics of modules
@@ -226,7 +226,7 @@ class CooperativeRun(BatchRun):
         return [(norm, rows) for norm, rows in self._norms if not norm.is_measured]
 
 
-class _AllAtOnce(Value):
+class _JointRead(Value):
     """Nothing, for which some rows of several values are computed.
 
     Args:
@@ -249,7 +249,7 @@ class _AllAtOnce(Value):
         return torch.empty(0)
 
 
-class _Together(torch.autograd.Function):
+class _JointBackward(torch.autograd.Function):
     """Lets the backward of one output run that of all: a loss may leave some of them out."""
 
     @staticmethod
@@ -277,21 +277,21 @@ def run_together(
         ExchangeError: another rank failed, or did not take part in time.
     """
     with telling(channel_of(common)):
-        filler = Filler(edges, common)
+        padding = PaddingRows(edges, common)
         try:
-            sizes = BatchSizes(filler.edges)
+            sizes = BatchSizes(padding.edges)
         except NotAPrefix:
             raise RuntimeError(
                 "The edges of a cooperative batch were written to. Change the graph before."
             ) from None
-        run = CooperativeRun(filler, common)
-        with CommonExchanges(run, filler.edges):
+        run = CooperativeRun(padding, common)
+        with CommonExchanges(run, padding.edges):
             entered = Entered(run, sizes)
-            given, named = entered.of(filler.of((args, kwargs)))
+            given, named = entered.of(padding.of((args, kwargs)))
             out = forward(*given, **named)
         run.is_in_forward = False
         out = _outputs(run, sizes, out)
-        run.numbers.check()
+        run.saved.check()
         entered.write_back()
     return out, run
 
@@ -308,11 +308,11 @@ def _outputs(run: CooperativeRun, sizes: BatchSizes, out: Any) -> Any:
     sizes.seeds_of(out, see)
     read = [*((table.node, rows) for table, rows in tables), *run.unused_norms()]
     if len(read) > 1:
-        compute_rows(_AllAtOnce(read), Rows(0))
+        compute_rows(_JointRead(read), Rows(0))
     left: list[Tensor] = [leave(table, rows) for table, rows in tables]
     seeds = [place for place, t in enumerate(left) if t.requires_grad and len(t) > 0]
     if len(seeds) > 1:
-        tied = cast(Any, _Together.apply)(*[left[place] for place in seeds])
+        tied = cast(Any, _JointBackward.apply)(*[left[place] for place in seeds])
         for place, t in zip(seeds, tied, strict=True):
             left[place] = t
     found = iter(left)
@@ -398,7 +398,7 @@ class CommonExchanges(Exchanges):
         key = id(table), writes_to(table)
         if key not in self._entered:
             run = self._common
-            made: Any = run.enter(table if table.requires_grad else run.numbers.kept(table))
+            made: Any = run.enter(table if table.requires_grad else run.saved.kept(table))
             self._entered[key] = table, made
         return self._entered[key][1]
 

@@ -105,7 +105,7 @@ class Certificate:
                 with undo.watching():
                     return _outcome(run, twin)
             finally:
-                undo.put_back()
+                undo.restore()
 
         try:
             expected = outcome(plain)

@@ -17,9 +17,14 @@ from ...core.cooperation import Cooperation
 from ...core.private_torch import in_backward, is_transformed
 from ...loading.base import DirectLoader, hand_out_hops
 from ...ops.devices import ends_in_call
-from ..elsewhere.cooperative import check_not_lazy, run_together
-from ..elsewhere.gathers import Exchanges, Gathered
-from ..elsewhere.reuse import (
+from ..lazy.batch_run import BatchRun
+from ..lazy.forms import Forms
+from ..lazy.modes import eagerly
+from ..lazy.sums import Missing, NotCutError
+from ..lazy.tensor import leave
+from ..remote.cooperative import check_not_lazy, run_together
+from ..remote.gathers import Exchanges, Gathered
+from ..remote.reuse import (
     OTHER_MODEL,
     Reuse,
     ReusedRows,
@@ -27,12 +32,7 @@ from ..elsewhere.reuse import (
     check_reuse,
     missing_rows_matter,
 )
-from ..elsewhere.values import RowExchange
-from ..lazy.batch_run import BatchRun
-from ..lazy.forms import Forms
-from ..lazy.modes import eagerly
-from ..lazy.sums import Missing, NotCutError
-from ..lazy.tensor import leave
+from ..remote.values import RowExchange
 from .batch_sizes import (
     BatchSizes,
     Entered,
@@ -239,7 +239,7 @@ class Acceleration:
         once = twin is not None or in_backward()
         undo = None if once else undo_of(self.plain, sizes, (args, kwargs))
         known = None if undo is None else undo.state.all_tensors()  # parameters among them
-        run.numbers.leave_plain(known or (twin or self.plain).parameters())
+        run.saved.leave_plain(known or (twin or self.plain).parameters())
         try:
             with ExitStack() as stack:
                 stack.enter_context(eagerly())
@@ -251,10 +251,10 @@ class Acceleration:
                 with nullcontext() if undo is None else undo.watching():
                     out = (twin or self.plain).forward(*given, **named)
                 out = sizes.seeds_of(out, leave)
-                run.numbers.check()
+                run.saved.check()
         except Exception:
             if undo is not None:
-                undo.put_back()
+                undo.restore()
             raise
         entered.write_back()
         self.reason = ""

@@ -27,8 +27,8 @@ from ...ops.devices import backend_for
 from ...ranks.together import Together
 from ..lazy.modes import eagerly, evaluating
 from ..lazy.tensor import TableTensor, Watch
-from .computing import Computer, Limits, checksum_of
-from .inference_check import Check
+from .check import Check
+from .executor import Executor, Limits, checksum_of
 from .inputs import (
     EDGE_NAMES,
     Inputs,
@@ -39,7 +39,7 @@ from .inputs import (
     is_edges,
     naming_types,
 )
-from .run import Run
+from .run import InferenceRun
 
 logger = logging.getLogger("pyg_direct")
 
@@ -156,7 +156,7 @@ def inference(
         )
         if ranks.size > 1:
             options = {"out": out, "resume": resume, **limits._asdict()}
-            check_equal(ranks, {**said_of(model, data, arguments), **options})
+            check_equal(ranks, {**digests_of(model, data, arguments), **options})
         arguments |= {name: edges_of(data, name) for name in arguments if is_edges(name)}
         check = None
         if certify:
@@ -165,12 +165,12 @@ def inference(
         folder = None if path is None else Path(f"{path}.partial")
         with contextlib.ExitStack() as stack:
             advance = stack.enter_context(_bar(progress and ranks.rank == 0))
-            computer = Computer(backend, limits, folder, resume, advance, ranks)
-            stack.callback(computer.close)
-            computer.journal = stack.enter_context(_open(ranks, folder, resume))
+            executor = Executor(backend, limits, folder, resume, advance, ranks)
+            stack.callback(executor.close)
+            executor.journal = stack.enter_context(_open(ranks, folder, resume))
             stack.enter_context(same_draws(ranks, backend.device))
             with naming_types(model, data):
-                found = _forward(model, arguments, computer, path, check)
+                found = _forward(model, arguments, executor, path, check)
             ranks.exchange("the end")
     return found
 
@@ -218,24 +218,24 @@ def _of_part(
     backend: Backend, limits: Limits, model: torch.nn.Module, arguments: Mapping[str, Any]
 ) -> Any:
     """Compute the outputs for a part of the graph, in blocks of few rows."""
-    computer = Computer(backend, limits)
-    computer.block_bytes = BYTES_OF_PART
+    executor = Executor(backend, limits)
+    executor.block_bytes = BYTES_OF_PART
     try:
-        return _forward(model, arguments, computer)
+        return _forward(model, arguments, executor)
     finally:
-        computer.close()
+        executor.close()
 
 
 @torch.inference_mode(False)  # which the threads that compute are not in
 def _forward(
     model: torch.nn.Module,
     arguments: Mapping[str, Any],
-    computer: Computer,
+    executor: Executor,
     out: Path | None = None,
     check: Check | None = None,
 ) -> Any:
     """Run the forward on tables, and return its result with plain tensors."""
-    run = Run(computer)
+    run = InferenceRun(executor)
     given = {}
     for name, value in arguments.items():
         if is_edges(name):
@@ -247,7 +247,7 @@ def _forward(
         with evaluating(model), torch.no_grad(), eagerly():
             with Watch(run):
                 found = model(**given)
-            results = _Results(run, computer.folder)
+            results = _Results(run, executor.folder)
             found = results.plain(found)
             run.finish()
     finally:
@@ -258,7 +258,7 @@ def _forward(
     return found if out is None else results.in_place(found, out)
 
 
-def _tables(run: Run, value: Any) -> Any:
+def _tables(run: InferenceRun, value: Any) -> Any:
     """Return an argument of the forward: a table for a tensor with several columns, or of ids.
 
     Numbers by edge, such as weights, are few, and layers compute with them before they pass
@@ -273,7 +273,7 @@ def _tables(run: Run, value: Any) -> Any:
         plain = value.dense() if isinstance(value, LazyTensor) else value
         return plain.detach().to(run.device, copy=True)
     table = value if isinstance(value, LazyTensor) else value.detach()
-    return run.wrap(run.numbers.leaf(table, 0))
+    return run.wrap(run.saved.leaf(table, 0))
 
 
 class _Results:
@@ -284,7 +284,7 @@ class _Results:
         folder: for files; None for memory.
     """
 
-    def __init__(self, run: Run, folder: Path | None) -> None:
+    def __init__(self, run: InferenceRun, folder: Path | None) -> None:
         self._run, self._folder = run, folder
         self._paths: dict[int, Path] = {}
 
@@ -293,16 +293,16 @@ class _Results:
         return _mapped(lambda v: self._tensor(v) if isinstance(v, Tensor) else v, value)
 
     def _tensor(self, value: Tensor) -> Tensor:
-        computer = self._run.computer
+        executor = self._run.executor
         path = None if self._folder is None else self._folder / f"result{len(self._paths)}.npy"
         if isinstance(value, TableTensor) and value.plain is None and value.node.table is None:
-            table = computer.complete(value.node, path=None if computer.resume else path)
-            path = computer.paths.get(table.data_ptr(), path)
+            table = executor.complete(value.node, path=None if executor.resume else path)
+            path = executor.paths.get(table.data_ptr(), path)
         else:
             whole = value.whole() if isinstance(value, TableTensor) else value.detach()
             if path is None:
                 return whole.to("cpu", copy=True).contiguous()
-            if computer.ranks.rank > 0:  # the first rank writes it
+            if executor.ranks.rank > 0:  # the first rank writes it
                 return whole
             table = new_table(tuple(whole.shape), whole.dtype, path).copy_(whole)
         if path is not None:
@@ -324,7 +324,7 @@ class _Results:
         def opened(value: Any) -> Any:
             return open_table(places[id(value)], value.dtype) if id(value) in places else value
 
-        self._run.computer.ranks.from_first("moving the result", move)
+        self._run.executor.ranks.from_first("moving the result", move)
         return _mapped(opened, found)
 
 
@@ -403,7 +403,7 @@ def _bar(shown: bool) -> Iterator[Callable[[int], None] | None]:
 SAMPLE = 64  # rows, and columns, of an argument that are compared
 
 
-def said_of(model: torch.nn.Module, data: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def digests_of(model: torch.nn.Module, data: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is compared of a model and its arguments: all parameters, and samples of data."""
     found = {"model": checksum_of(model.state_dict())}
     for name, value in arguments.items():

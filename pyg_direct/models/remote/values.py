@@ -18,7 +18,7 @@ from ..lazy.values import Rows, Value, needed_by
 class RowExchange(Protocol):
     """How the rows of one gathered value come, and how their gradient goes back."""
 
-    def reach(self, count: int) -> tuple[int, int]:
+    def extent(self, count: int) -> tuple[int, int]:
         """Return (read, computed): what is done where the first `count` rows are asked for.
 
         Args:
@@ -34,7 +34,7 @@ class RowExchange(Protocol):
 
         Args:
             computed: the first rows of the layer below, [computed, ...]; not to be written to.
-            read: as `reach` said.
+            read: as `extent` said.
         """
 
     def backward(self, grad: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class RowExchange(Protocol):
         """
 
 
-class WayBack:
+class GradientExchange:
     """How the gradient of rows that came from other ranks goes back there.
 
     Attributes:
@@ -56,11 +56,11 @@ class WayBack:
 
     messages: Any
 
-    def gone(self, grad: Tensor) -> Any:
-        """Return the rows that go to other ranks, a `Moved`."""
+    def to_send(self, grad: Tensor) -> Any:
+        """Return the rows that go to other ranks, a `RowTransfer`."""
         raise NotImplementedError
 
-    def come(self, grad: Tensor, parts: list[Tensor]) -> Tensor:
+    def receive(self, grad: Tensor, parts: list[Tensor]) -> Tensor:
         """Return the gradient of the rows that were given, with the parts of all ranks."""
         raise NotImplementedError
 
@@ -86,19 +86,19 @@ class AgreedExchange:
         """See `Agreement`."""
         raise NotImplementedError
 
-    def reach(self, count: int) -> tuple[int, int]:
+    def extent(self, count: int) -> tuple[int, int]:
         """See `RowExchange`; the same for any count, once the hops are agreed."""
         raise NotImplementedError
 
-    def gone(self, computed: Tensor) -> Any:
-        """Return the rows that go to other ranks, a `Moved`."""
+    def to_send(self, computed: Tensor) -> Any:
+        """Return the rows that go to other ranks, a `RowTransfer`."""
         raise NotImplementedError
 
-    def come(self, computed: Tensor, read: int, parts: list[Tensor]) -> Tensor:
+    def receive(self, computed: Tensor, read: int, parts: list[Tensor]) -> Tensor:
         """Return the first `read` rows, with the parts of all ranks; see `RowExchange.forward`."""
         raise NotImplementedError
 
-    def way_back(self) -> WayBack:
+    def gradient_exchange(self) -> GradientExchange:
         """Return the way back of what is agreed now; more rows may be read later."""
         raise NotImplementedError
 
@@ -106,23 +106,23 @@ class AgreedExchange:
 class _Exchanged(Value):
     """The rows of a value after an exchange."""
 
-    __slots__ = ("computed", "exchange", "read", "way_back")
+    __slots__ = ("computed", "exchange", "gradient_exchange", "read")
 
     def __init__(self, source: Value, exchange: RowExchange | AgreedExchange) -> None:
         super().__init__(source.shape, source.dtype, source.device, 0)
         self.exchange: Any = exchange
         self.read = self.computed = 0
-        self.way_back: Any = getattr(exchange, "backward", None)
+        self.gradient_exchange: Any = getattr(exchange, "backward", None)
         self.reads(source)
 
     def wanted(self, rows: Rows) -> Rows:
         """Return which rows are to be computed where some are asked for."""
         count = rows.count if rows.order is None else self.num_rows
-        return Rows(self.exchange.reach(count)[0])
+        return Rows(self.exchange.extent(count)[0])
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
-        return [(self.inputs[0], Rows(self.exchange.reach(rows.count)[1]))]
+        return [(self.inputs[0], Rows(self.exchange.extent(rows.count)[1]))]
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
@@ -152,15 +152,15 @@ class OfRanks(Value):
         """What the ranks have to agree on before, an `Agreement`; None for nothing."""
         return None
 
-    def gone(self, rows: Rows) -> Any:
-        """Return what goes to other ranks, a `Moved`, before some rows can be computed."""
+    def to_send(self, rows: Rows) -> Any:
+        """Return what goes to other ranks, a `RowTransfer`, before some rows can be computed."""
         raise NotImplementedError
 
-    def come(self, rows: Rows, parts: Any) -> Any:
+    def receive(self, rows: Rows, parts: Any) -> Any:
         """Return some rows with what has come, by rank."""
         raise NotImplementedError
 
-    def settled(self, rows: Rows) -> Rows:
+    def agreed_rows(self, rows: Rows) -> Rows:
         """Return which rows are to be computed, once all who read them have asked."""
         return rows
 
@@ -184,16 +184,16 @@ def compute_with_ranks(asked: dict[Value, Rows], needs: dict[Value, Rows], again
                 break
         asked |= waiting
         needs = needed_by(asked, again)
-    needs |= {one: one.settled(needs[one]) for one in exchanging}
+    needs |= {one: one.agreed_rows(needs[one]) for one in exchanging}
     with AsCalled() as called, WithoutFunctionModes():  # what is called is not the forward's
         for together in _in_order([*reversed(needs)]):
             called.take(together[0].modes)
             if together[0].scheduler is None:
                 found = [one.compute(needs[one]) for one in together]
             else:
-                came = together[0].ranks.move([one.gone(needs[one]) for one in together])
+                came = together[0].ranks.move([one.to_send(needs[one]) for one in together])
                 pairs = zip(together, came, strict=True)
-                found = [one.come(needs[one], parts) for one, parts in pairs]
+                found = [one.receive(needs[one], parts) for one, parts in pairs]
             for one, data in zip(together, found, strict=True):
                 one.take_rows(data, needs[one])
 
@@ -240,7 +240,7 @@ class _Agreed(_Exchanged, OfRanks):
         """See `OfRanks`."""
         return self.exchange
 
-    def up_to(self, end: int) -> Rows:
+    def rows_read(self, end: int) -> Rows:
         """See `Value`."""
         self.is_covered = self.exchange.ask(end)
         return Rows(end)
@@ -251,20 +251,20 @@ class _Agreed(_Exchanged, OfRanks):
         """Return which rows are to be computed; None if they are there, as the other ranks say."""
         return None if self.have is not None and self.is_covered else self.wanted(rows)
 
-    def settled(self, rows: Rows) -> Rows:
+    def agreed_rows(self, rows: Rows) -> Rows:
         """See `OfRanks`."""
-        return Rows(self.exchange.reach(rows.count)[0])
+        return Rows(self.exchange.extent(rows.count)[0])
 
-    def gone(self, rows: Rows) -> Any:
+    def to_send(self, rows: Rows) -> Any:
         """See `OfRanks`."""
         ((source, part),) = self.sources(rows)
         self.read, self.computed = rows.count, part.count
-        self.way_back = self.exchange.way_back()
-        return self.exchange.gone(source.at(part))
+        self.gradient_exchange = self.exchange.gradient_exchange()
+        return self.exchange.to_send(source.at(part))
 
-    def come(self, rows: Rows, parts: list[Tensor]) -> Tensor:
+    def receive(self, rows: Rows, parts: list[Tensor]) -> Tensor:
         """See `OfRanks`."""
-        found: Tensor = self.exchange.come(
+        found: Tensor = self.exchange.receive(
             self.inputs[0].at(Rows(self.computed)), rows.count, parts
         )
         return found
@@ -277,11 +277,11 @@ class _Agreed(_Exchanged, OfRanks):
 class _ExchangedGradient(Value):
     """The gradient of what an exchange was given; it is computed as a whole."""
 
-    __slots__ = ("read", "way_back")
+    __slots__ = ("gradient_exchange", "read")
 
     def __init__(self, grad: Value, of: _Exchanged) -> None:
         super().__init__(of.shape, of.dtype, of.device, 0)
-        self.read, self.way_back = of.read, of.way_back
+        self.read, self.gradient_exchange = of.read, of.gradient_exchange
         self.reads(grad)
         self.support = Rows(of.computed)
 
@@ -295,7 +295,7 @@ class _ExchangedGradient(Value):
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
-        found: Tensor = self.way_back(self.inputs[0].at(Rows(self.read)))
+        found: Tensor = self.gradient_exchange(self.inputs[0].at(Rows(self.read)))
         return found
 
 
@@ -317,16 +317,16 @@ class _AgreedGradient(_ExchangedGradient, OfRanks):
     @property
     def ranks(self) -> Any:
         """See `OfRanks`."""
-        return self.way_back.messages
+        return self.gradient_exchange.messages
 
-    def gone(self, rows: Rows) -> Any:
+    def to_send(self, rows: Rows) -> Any:
         """See `OfRanks`."""
         self.waiting.pop(self, None)
-        return self.way_back.gone(self.inputs[0].at(Rows(self.read)))
+        return self.gradient_exchange.to_send(self.inputs[0].at(Rows(self.read)))
 
-    def come(self, rows: Rows, parts: list[Tensor]) -> Tensor:
+    def receive(self, rows: Rows, parts: list[Tensor]) -> Tensor:
         """See `OfRanks`."""
-        found: Tensor = self.way_back.come(self.inputs[0].at(Rows(self.read)), parts)
+        found: Tensor = self.gradient_exchange.receive(self.inputs[0].at(Rows(self.read)), parts)
         return found
 
 

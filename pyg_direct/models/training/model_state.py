@@ -89,7 +89,7 @@ class ModelState:
         found += [value for value in self.shared if isinstance(value, Tensor)]
         return found if len(self._seen) < MOST_OBJECTS else None
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Let everything but the elements of tensors be as it was."""
         for put, value, before in self.kept:
             put(value, self._as_they_were(before) if self.iterators else before)

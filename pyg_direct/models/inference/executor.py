@@ -24,7 +24,7 @@ from ...ops.backend import Backend
 from ...ranks.together import Together
 from ..lazy.lists import Order, Orders
 from ..lazy.modes import AsCalled
-from ..lazy.value_rows import Operation, Pick
+from ..lazy.operations import Operation, Pick
 from ..lazy.values import ONE_REFERENCE, Fill, Leaf, Value, boxes_of, references
 from .blocks import (
     BlockGather,
@@ -90,7 +90,7 @@ class Limits(NamedTuple):
     dtype: torch.dtype | None = None  # of floating-point tables that rows are taken from
 
 
-class Computer:
+class Executor:
     """Computes tables.
 
     Args:

@@ -19,8 +19,8 @@ from torch_geometric.data import HeteroData
 from ...core.lazy_tensor import LazyTensor, rows_of
 from ...core.private_torch import tree_map
 from ..lazy.modes import Generators, eagerly, evaluating
-from ..step.certificate import different_outputs, leaves_of
-from ..step.undo import NotComparable, Undo
+from ..training.certificate import different_outputs, leaves_of
+from ..training.undo import NotComparable, Undo
 from .inputs import is_edges, num_nodes_of, rows_in
 
 logger = logging.getLogger("pyg_direct")
@@ -123,7 +123,7 @@ class Check:
             with undo.watching():
                 yield twin
         finally:
-            undo.put_back()
+            undo.restore()
 
     @contextmanager
     def _leaving_out(self) -> Iterator[None]:

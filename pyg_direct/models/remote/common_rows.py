@@ -19,10 +19,10 @@ from torch import Tensor
 from ...batch.edges import SampledEdges
 from ...core.cooperation import Cooperation, NodesInCommon, RowsBetween, SeedOutputs
 from ...ops.staging import lists_on
-from ..lazy.value_rows import NeededNorm
+from ..lazy.operations import NeededNorm
 from ..lazy.values import Rows, Value
-from .messages import Moved, StepMessages
-from .values import AgreedExchange, OfRanks, WayBack
+from .messages import RowTransfer, StepMessages
+from .values import AgreedExchange, GradientExchange, OfRanks
 
 Lists = Sequence[Tensor]  # of rows, by rank
 
@@ -35,19 +35,19 @@ class RowBlocks:
         seeds: where the own rows begin.
         own: [hops + 1], where the own rows of each hop end.
         others: [hops + 1], where those of the others end.
-        num_rows: of the batch, with `filler` rows behind all of these.
+        num_rows: of the batch, with `padding` rows behind all of these.
 
     Example:
         Of 2 seeds, own rows by hop (1, 3) and others' (0, 2): seeds is 2, own (3, 6), others
         (6, 8). Messages that read rows up to 5 are of hop 1, as are those up to 7.
     """
 
-    def __init__(self, nodes: NodesInCommon, filler: int) -> None:
+    def __init__(self, nodes: NodesInCommon, padding: int) -> None:
         self.nodes = nodes
         self.seeds = nodes.num_seeds
         self.own = [self.seeds + count for count in accumulate(nodes.own_by_hop)]
         self.others = [self.own[-1] + count for count in accumulate(nodes.others_by_hop)]
-        self.num_rows = self.others[-1] + filler
+        self.num_rows = self.others[-1] + padding
 
     def hop(self, end: int) -> int:
         """Return the hop within which all rows up to `end` are, of messages up to some hop.
@@ -90,7 +90,7 @@ class _Between(AgreedExchange):
         self.messages.expect(self.title, self._row_bytes, sent, coming)
         self.messages.expect(_back(self.title), self._row_bytes, coming, sent)
 
-    def gone(self, computed: Tensor) -> Moved:
+    def to_send(self, computed: Tensor) -> RowTransfer:
         """See `AgreedExchange`."""
         to, of = self._lists()
         return _moved(self.title, self._made, computed[self._blocks.seeds :], to, of)
@@ -120,11 +120,11 @@ class SourceRows(_Between):
         nodes = self._blocks.nodes
         return _within(self._hop, nodes.send), _within(self._hop, nodes.receive)
 
-    def reach(self, count: int) -> tuple[int, int]:
+    def extent(self, count: int) -> tuple[int, int]:
         """See `RowExchange`."""
         return self._blocks.others[self.asked], self._blocks.own[self.asked]
 
-    def come(self, computed: Tensor, read: int, parts: Lists) -> Tensor:
+    def receive(self, computed: Tensor, read: int, parts: Lists) -> Tensor:
         """See `AgreedExchange`."""
         own = self._blocks.own[-1]
         table = computed.new_empty(read, *computed.shape[1:])
@@ -134,11 +134,13 @@ class SourceRows(_Between):
             table[own:][rows] = part
         return table
 
-    def way_back(self) -> WayBack:
+    def gradient_exchange(self) -> GradientExchange:
         """See `AgreedExchange`."""
         to, of = self._lists()
         blocks = self._blocks
-        return _WayBack(self, of, to, (blocks.own[-1], blocks.seeds, blocks.own[self._hop]), True)
+        return _GradientExchange(
+            self, of, to, (blocks.own[-1], blocks.seeds, blocks.own[self._hop]), True
+        )
 
 
 class OutputRows(_Between):
@@ -167,24 +169,24 @@ class OutputRows(_Between):
     def _lists(self) -> tuple[Lists, Lists]:
         return self._outputs.send, self._outputs.receive
 
-    def reach(self, count: int) -> tuple[int, int]:
+    def extent(self, count: int) -> tuple[int, int]:
         """See `RowExchange`."""
         return self._blocks.seeds, self._blocks.own[0]
 
-    def come(self, computed: Tensor, read: int, parts: Lists) -> Tensor:
+    def receive(self, computed: Tensor, read: int, parts: Lists) -> Tensor:
         """See `AgreedExchange`."""
         found = computed.new_empty(read, *computed.shape[1:])
         for rows, part in zip(lists_on(found.device, self._outputs.receive), parts, strict=True):
             found[rows] = part
         return found
 
-    def way_back(self) -> WayBack:
+    def gradient_exchange(self) -> GradientExchange:
         """See `AgreedExchange`."""
         to, of = self._lists()
-        return _WayBack(self, of, to, (0, self._blocks.seeds, self._blocks.own[0]), False)
+        return _GradientExchange(self, of, to, (0, self._blocks.seeds, self._blocks.own[0]), False)
 
 
-class _WayBack(WayBack):
+class _GradientExchange(GradientExchange):
     """The way of the gradients of rows to the ranks that have computed them.
 
     Args:
@@ -207,13 +209,13 @@ class _WayBack(WayBack):
         self._to, self._of, self._has_own = to, of, has_own
         self._others, self._first, self._end = places
 
-    def gone(self, grad: Tensor) -> Moved:
-        """See `WayBack`."""
+    def to_send(self, grad: Tensor) -> RowTransfer:
+        """See `GradientExchange`."""
         table = grad[self._others :]
         return _moved(_back(self._title), self._made, table, self._to, self._of)
 
-    def come(self, grad: Tensor, parts: Lists) -> Tensor:
-        """See `WayBack`."""
+    def receive(self, grad: Tensor, parts: Lists) -> Tensor:
+        """See `GradientExchange`."""
         if self._has_own:
             found = grad[: self._end].clone()
         else:
@@ -233,9 +235,9 @@ def _within(hop: int, between: RowsBetween) -> list[Tensor]:
     return [rows[: sum(by_hop[: hop + 1])] for rows, by_hop in pairs]
 
 
-def _moved(title: str, made: int, table: Tensor, to: Lists, of: Lists) -> Moved:
+def _moved(title: str, made: int, table: Tensor, to: Lists, of: Lists) -> RowTransfer:
     parts = [table[rows] for rows in lists_on(table.device, to)]
-    return Moved(title, made, parts, [len(rows) for rows in of])
+    return RowTransfer(title, made, parts, [len(rows) for rows in of])
 
 
 class Statistics:
@@ -260,11 +262,11 @@ class Statistics:
         for title, numbers in ((self.title, 3), (f"{self.title}, back", 2)):
             self.messages.expect(title, 8 * numbers * self._columns, once, once)
 
-    def moved(self, numbers: Tensor, way: str = "") -> Moved:
+    def moved(self, numbers: Tensor, way: str = "") -> RowTransfer:
         """Return the numbers of this rank, [n, columns], for all ranks."""
         size = self.messages.size
         parts = [numbers.double()[None]] * size
-        return Moved(f"{self.title}{way}", self._made, parts, [1] * size)
+        return RowTransfer(f"{self.title}{way}", self._made, parts, [1] * size)
 
     def summed(self, numbers: Tensor) -> Tensor:
         """Return the sums over all ranks, by rank order: the same bits on each."""
@@ -319,7 +321,7 @@ class CommonNorm(NeededNorm, OfRanks):
         """Return some rows from those of the sources."""
         return self.scaled(self.inputs[0].at(rows), *self.call[1][:2])
 
-    def gone(self, rows: Rows) -> Moved:
+    def to_send(self, rows: Rows) -> RowTransfer:
         """Return the number, the means and the variances of the own rows."""
         own: Tensor = self.inputs[0].at(rows)[self._first :]
         mean, var = own.new_zeros(2, own.size(1))
@@ -328,7 +330,7 @@ class CommonNorm(NeededNorm, OfRanks):
         count = mean.new_full((own.size(1),), len(own))
         return self._exchange.moved(torch.stack([count, mean, var]))
 
-    def come(self, rows: Rows, parts: Any) -> Tensor:
+    def receive(self, rows: Rows, parts: Any) -> Tensor:
         """Return some rows, normalised by the statistics of all ranks."""
         self._measure(torch.cat(parts), self.call[1])
         self.normalised, self.is_measured = rows, True
@@ -370,7 +372,7 @@ FEW_EDGES = 16  # lists of fewer may be equal by chance, and are told apart by w
 MANY_EDGES = 1024  # which are not all self-loops
 
 
-class Filler:
+class PaddingRows:
     """How many rows are added behind those of each type.
 
     Args:

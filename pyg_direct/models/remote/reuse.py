@@ -19,8 +19,8 @@ from ...batch.sampled import Reused
 from ...core.arguments import check_choice, check_count, check_share
 from ...core.private_torch import writes_to
 from ...loading.reusing import NEVER, Rule, Schedule, hottest, refusal
-from ..step.batch_sizes import copied_tensors
-from ..step.certificate import Certificate, is_compared
+from ..training.batch_sizes import copied_tensors
+from ..training.certificate import Certificate, is_compared
 from .gathers import Gathered
 from .values import RowExchange
 
@@ -173,7 +173,7 @@ class ReusedValue:
         self._tables, self._table, self._batch = tables, table, batch
         self._of_edges = of_edges
 
-    def reach(self, count: int) -> tuple[int, int]:
+    def extent(self, count: int) -> tuple[int, int]:
         """See `RowExchange`."""
         batch = self._batch
         if count <= batch.end:
@@ -218,7 +218,7 @@ class ReusedValue:
     def backward(self, grad: Tensor) -> Tensor:
         """See `RowExchange`."""
         batch = self._batch
-        own = grad[: self.reach(len(grad))[1]].clone()
+        own = grad[: self.extent(len(grad))[1]].clone()
         own[batch.end : batch.read] = 0  # rows that were replaced
         count = torch.searchsorted
         own[batch.cut[: int(count(batch.cut, len(own)))]] = 0

@@ -41,7 +41,7 @@ class Agreement(Protocol):
         """Go on with `asked`, which all ranks have; say which messages may follow."""
 
 
-class Moved(NamedTuple):
+class RowTransfer(NamedTuple):
     """Rows of one kind in a message.
 
     Attributes:
@@ -138,7 +138,7 @@ class StepMessages:
         )
         self._known.sizes[title] = _Sizes(self.made, there, back)
 
-    def move(self, moved: Sequence[Moved]) -> list[list[Tensor]]:
+    def move(self, moved: Sequence[RowTransfer]) -> list[list[Tensor]]:
         """Send rows to the other ranks, in one message to each; return those that come, by rank.
 
         A rank's part for itself is returned as it is.

@@ -96,9 +96,9 @@ class Undo:
         else:
             self._lasting.add(tuple(tensor.shape))
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Let everything be as it was."""
-        self.state.put_back()
+        self.state.restore()
         if self._lasting:
             logger.warning("What was written to tensors of shapes %s stays", self._lasting)
         with torch.no_grad():
@@ -109,7 +109,7 @@ class Undo:
                 if not torch.equal(alias, elements):  # batch norm changes no version
                     with torch.inference_mode(alias.is_inference()):
                         alias.copy_(elements)
-        self._generators.put_back()
+        self._generators.restore()
 
 
 def undo_of(model: torch.nn.Module, sizes: BatchSizes, arguments: Any) -> Undo:

@@ -30,7 +30,7 @@ def _plain_gradient(grad: Tensor) -> Tensor | None:
     return cast(Tensor, leave(grad, grad.size(0) if grad.dim() else 0))
 
 
-class Numbers:
+class SavedTensors:
     """Numbers that the values of a step read, as they were when the values were made."""
 
     def __init__(self) -> None:

@@ -23,9 +23,9 @@ from ...ops.products import (
     sum_by_heads,
 )
 from ..lazy.lists import Order
+from ..lazy.operations import Operation
 from ..lazy.rules import Operator, operator
 from ..lazy.tensor import TableTensor
-from ..lazy.value_rows import Operation
 from ..lazy.values import Fill, Leaf, Value
 
 aten = torch.ops.aten
@@ -410,11 +410,11 @@ def projected_first(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
         return None
     take: Any = sums.inputs[1]
     product = run.wrap(run.row_wise(MM, (run.wrap(take.inputs[0]), weight), {}))
-    run.computer.complete(product.node, narrow=True)
+    run.executor.complete(product.node, narrow=True)
     messages = BlockGather(product.node, 0, take.index, take.num_rows)
     zeros = Fill((sums.num_rows, weight.size(1)), product.dtype, run.device, 0, 0)
     found = run.wrap(BlockScatter(zeros, messages, sums.order, sums.reduce, sums.include))
-    run.numbers.read_by(messages, take.index)
+    run.saved.read_by(messages, take.index)
     if divisor is not None:
         found = run.wrap(run.row_wise(DIV, (found, run.wrap(divisor)), {}))
     return run.row_wise(ADD, (found, *bias), {}) if bias else found.node

@@ -183,7 +183,7 @@ class Gather(Value):
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
         source = self.source
-        return [(source, source.up_to(self.lists.part(self.index, rows)[1]))]
+        return [(source, source.rows_read(self.lists.part(self.index, rows)[1]))]
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""

@@ -13,18 +13,18 @@ from ...core.private_torch import storage_of, tree_leaves
 from ...ops.products import on_host
 from ..lazy.lists import Orders
 from ..lazy.moves import MOVES, SCATTERS, Move, named_rows, scatter
+from ..lazy.operations import Operation
 from ..lazy.rules import Operator, bound, on_meta
 from ..lazy.run import LazyRun
 from ..lazy.tensor import TableTensor, seen, written
-from ..lazy.value_rows import Operation
 from ..lazy.values import Leaf, Value
 from .blocks import BlockGather, BlockScatter, projected_first
-from .computing import MANY_BYTES, Computer
+from .executor import MANY_BYTES, Executor
 
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
 
 
-class Originals:
+class CopiedOnWrite:
     """Plain tensors that deferred operations read; each is copied when it is about to change.
 
     Args:
@@ -67,11 +67,11 @@ class Originals:
         """Do nothing: there are no gradients."""
 
 
-class Run(LazyRun):
+class InferenceRun(LazyRun):
     """One forward.
 
     Args:
-        computer: of its tables.
+        executor: of its tables.
     """
 
     deferred: ClassVar[dict[str, Move]] = {
@@ -81,9 +81,9 @@ class Run(LazyRun):
     }
     needs_unread = False
 
-    def __init__(self, computer: Computer) -> None:
-        super().__init__(computer.backend.device, Originals(computer.orders))
-        self.computer = computer
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor.backend.device, CopiedOnWrite(executor.orders))
+        self.executor = executor
         self._tensors: list[weakref.ref[TableTensor]] = []  # that were made
 
     # --- tensors and values ---
@@ -98,7 +98,7 @@ class Run(LazyRun):
         """Keep what plain tensors hold for what reads them, before they change."""
         for tensor in changing:
             if not isinstance(tensor, TableTensor):
-                self.numbers.protect(tensor)
+                self.saved.protect(tensor)
 
     def count(self, found: Any) -> None:
         """Count new plain tensors that are not small.
@@ -109,15 +109,15 @@ class Run(LazyRun):
         for value in tree_leaves(found):
             counted = type(value) is Tensor and value.layout == torch.strided
             if counted and on_host(value) and value.nbytes >= MANY_BYTES:
-                self.computer.budget.count(value)
-                self.computer.budget.check(0, "a tensor that the model's forward makes of edges")
+                self.executor.budget.count(value)
+                self.executor.budget.check(0, "a tensor that the model's forward makes of edges")
 
     def whole(self, table: TableTensor) -> Tensor:
         """Return all of a table as a plain tensor, which must not be written to."""
         if table.plain is not None:
             return table.plain
         with torch.no_grad():
-            found = self.computer.complete(table.node)
+            found = self.executor.complete(table.node)
             if isinstance(found, RowTensor):
                 found = found.dense()
             return found.to(self.device, table.dtype)
@@ -127,21 +127,21 @@ class Run(LazyRun):
         kept = {made: ref() for made, ref in enumerate(self._tensors)}
         tables = {made: table for made, table in kept.items() if table is not None}
         # What one rank still holds and another does not is garbage that was not collected yet.
-        ranks = self.computer.ranks.exchange("what the model keeps", set(tables))
+        ranks = self.executor.ranks.exchange("what the model keeps", set(tables))
         for made in sorted(set.intersection(*ranks)):
-            self.computer.complete(tables[made].node)
+            self.executor.complete(tables[made].node)
 
     # --- operations ---
 
     def taken(self, table: TableTensor, dim: int, index: Tensor) -> BlockGather:
         """Return the rows of a table that a list names."""
         index, rows = index.detach(), table.node.num_rows
-        _, low, high = self.computer.orders.narrowed(index)
+        _, low, high = self.executor.orders.narrowed(index)
         index = index % rows if named_rows(low, high, rows) else index
-        self.computer.complete(table.node, narrow=True)
-        index = self.numbers.kept(index.long())
+        self.executor.complete(table.node, narrow=True)
+        index = self.saved.kept(index.long())
         made = BlockGather(table.node, dim, index, index.numel())
-        self.numbers.read_by(made, index)
+        self.saved.read_by(made, index)
         return made
 
     def part(self, table: TableTensor, dim: int, run: tuple[int, int], rows: int) -> Value:
@@ -154,7 +154,7 @@ class Run(LazyRun):
     ) -> BlockScatter:
         """Return rows that messages are reduced into, in a dimension and by a list."""
         dim, index = at
-        order = self.computer.order_of(index.detach(), base.size(dim))
+        order = self.executor.order_of(index.detach(), base.size(dim))
         values = self.operand(base, dim), self.operand(source, dim)
         return BlockScatter(*values, order, reduce, include)
 
@@ -164,7 +164,7 @@ class Run(LazyRun):
         for value in tree_leaves(found):
             if isinstance(value, Value):
                 made: Any = value if isinstance(value, Operation) else value.inputs[0]
-                self.numbers.read_by(made, (made.args, made.kwargs))
+                self.saved.read_by(made, (made.args, made.kwargs))
         return found
 
     # --- whole tables ---
@@ -183,7 +183,7 @@ class Run(LazyRun):
 
     def afford(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raise ValueError for an operation on whole tables that exceeds the memory of the run."""
-        if self.computer.budget.limit is None:
+        if self.executor.budget.limit is None:
             return
         tables = {id(v): v for v in tree_leaves((args, kwargs)) if isinstance(v, TableTensor)}
         try:
@@ -192,7 +192,7 @@ class Run(LazyRun):
             metas = []
         size = sum(v.nbytes for v in metas if isinstance(v, Tensor))
         size += sum(v.nbytes for v in tables.values() if v.node.table is None)
-        self.computer.budget.check(size, f"{func}, which needs all rows at a time")
+        self.executor.budget.check(size, f"{func}, which needs all rows at a time")
 
     def _streamed(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Return a reduction over the rows of a table that is not there, block by block."""
@@ -212,7 +212,7 @@ class Run(LazyRun):
         if scale and not table.dtype.is_floating_point:
             return None
         parts, counts = [], []
-        for part in self.computer.blocks_of(table.node):
+        for part in self.executor.blocks_of(table.node):
             parts.append(func(part, *args[1:], **kwargs))
             counts.append(part.size(row))
         stacked = torch.stack(parts)
@@ -228,12 +228,12 @@ class Run(LazyRun):
     # --- in place ---
 
     def _change(self, known: Operator, args: Any, kwargs: Any) -> Any:
-        """Run an operation that writes to arguments; sums into a plain tensor block by block."""
+        """Run an in-place operation; scatters into a plain tensor run block by block."""
         name, changing = known.name.removesuffix("_"), written(known.func, args, kwargs)
         if name in SCATTERS and len(changing) == 1 and not isinstance(changing[0], TableTensor):
             node = scatter(self, name, bound(known.func, args, kwargs))
             if node is not None:
-                return changing[0].copy_(self.computer.complete(node))
+                return changing[0].copy_(self.executor.complete(node))
         return super()._change(known, args, kwargs)
 
 

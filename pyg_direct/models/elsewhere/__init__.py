@@ -1,1 +1,0 @@
-"""Rows that come from elsewhere: from other ranks, or from earlier batches (`reuse`)."""

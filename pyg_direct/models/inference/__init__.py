@@ -1,0 +1,1 @@
+"""Layer-wise inference on all nodes of a graph (`inference`)."""

@@ -1,0 +1,1 @@
+"""Rows from other ranks (cooperative batches) or from a cache of earlier steps (`reuse`)."""

@@ -1,1 +1,0 @@
-"""Training steps that compute only the rows that the seeds depend on (`accelerate`)."""

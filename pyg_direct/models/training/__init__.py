@@ -1,0 +1,1 @@
+"""Training steps on the rows that the seeds depend on (`accelerate`)."""

@@ -1,1 +1,0 @@
-"""Models over all nodes of a graph, layer by layer (`inference`)."""
