@@ -12,19 +12,18 @@ from ...core.lazy_tensor import RowTensor, rows_of
 from ...core.types import Table
 from ...ops.backend import Backend
 from ...ops.products import (
-    OF_SCATTER,
     Adjacency,
     aggregate,
     can_aggregate,
     can_reduce_lists,
-    can_sum_by_heads,
     on_host,
     reduce_lists,
     sum_by_heads,
 )
-from ..lazy.lists import Order
-from ..lazy.operations import Operation
+from ..lazy.lists import MessageOrder
+from ..lazy.operations import Gather, Narrow, Operation
 from ..lazy.rules import Operator, operator
+from ..lazy.sums import Reduction
 from ..lazy.tensor import TableTensor
 from ..lazy.values import Fill, Leaf, Value
 
@@ -88,48 +87,17 @@ class RowSelection:
             own = torch.arange(self.first, self.last, device=self.backend.device)
         return RowSelection(self.backend, index=own * step + start)
 
-    def messages(self, order: Order, first: int, last: int) -> RowSelection:
+    def messages(self, order: MessageOrder, first: int, last: int) -> RowSelection:
         """Return the messages at some places of an order; the latest are kept for other sums."""
         key = order, first, last
         if key not in self._others:
-            position = order.position[first:last].to(self.backend.device).long()
-            rows = RowSelection(self.backend, index=position)
+            rows = RowSelection(self.backend, first, last)
+            if order.position is not None:
+                position = order.position[first:last].to(self.backend.device).long()
+                rows = RowSelection(self.backend, index=position)
             self._others = {k: v for k, v in self._others.items() if not isinstance(k, tuple)}
             self._others[key] = None, rows
         return self._others[key][1]
-
-
-class BlockGather(Value):
-    """Rows of a value, by a list (then all of them are computed before), or by (start, step)."""
-
-    __slots__ = ("index",)
-
-    def __init__(
-        self, source: Value, dim: int, index: Tensor | tuple[int, int], num_rows: int
-    ) -> None:
-        shape = source.shape
-        shape = (*shape[:dim], num_rows, *shape[dim + 1 :])
-        super().__init__(shape, source.dtype, source.device, dim)
-        self.index: Any = index
-        self.reads(source)
-
-    @property
-    def by_run(self) -> bool:
-        """Whether it takes rows by (start, step)."""
-        return isinstance(self.index, tuple)
-
-    def compute(self, rows: Any) -> Any:
-        """Return the rows that are named for some rows."""
-        return self.inputs[0].at(rows.through(self.index))
-
-    def copy_held(self, storage: int) -> None:
-        """See `Value`."""
-        if self.index is not None:  # not let go of, as its rows are computed
-            self.index = self.index.clone()
-
-    def release(self) -> None:
-        """Let go of the list."""
-        self.index = None
 
 
 def row_bytes(value: Value) -> int:
@@ -145,26 +113,22 @@ def has_several(value: Value) -> bool:
     return isinstance(value, Operation) and value.plan.container is not None
 
 
-class BlockScatter(Value):
-    """Rows that other rows, the messages, are reduced into, in the order of the messages.
+class BlockScatter(Reduction):
+    """Rows that messages are reduced into, block by block, in the order of the messages.
 
     Args:
-        base: what is reduced into.
-        source: the messages.
+        base, messages, reduce, include: see `Reduction`.
         order: the messages by the row that they go to.
-        reduce: "sum", "mean", "amax", "amin" or "prod", as of `torch.scatter_reduce`.
-        include: whether the base counts.
     """
 
-    __slots__ = ("include", "order", "product", "reduce", "weight")
+    __slots__ = ("order", "product", "weight")
 
     def __init__(
-        self, base: Value, source: Value, order: Order, reduce: str, include: bool
+        self, base: Value, messages: Value, order: MessageOrder, reduce: str, include: bool
     ) -> None:
-        super().__init__(base.shape, base.dtype, base.device, base.dim)
-        self.reads(base, source)
-        self.reduce, self.include = reduce, include
-        self.order: Any = order  # an `Order`, until it is computed
+        super().__init__(base, messages, reduce, include)
+        self.reads(base, messages)
+        self.order: Any = order  # a `MessageOrder`, until it is computed
         self.product: Callable[[RowSelection], Tensor] | None = None
         self.weight: Value | None = None  # of a product, where it is computed message by message
 
@@ -178,36 +142,20 @@ class BlockScatter(Value):
         That is the sum of [weight x] gathered rows, or their largest or smallest, where the base is
         0 and a row without messages gets 0; of rows by heads, that of weight and head x rows.
         """
-        source: Any = self.inputs[1]
-        weight = by_heads = None
-        shape = tuple(self.shape)
-        made = type(source) is Operation and source.func is aten.mul.Tensor
-        if made and len(source.inputs) == 2:
-            pair = sorted(source.inputs, key=lambda v: isinstance(v, BlockGather))
-            if pair[0].dim == 0 and tuple(pair[0].shape[1:]) == (*shape[1:-1], 1):
-                if len(shape) == 3:
-                    by_heads, source = pair
-                elif isinstance(pair[0], Leaf):
-                    weight, source = pair[0].table, pair[1]
-        table = (
-            source.inputs[0].table if isinstance(source, BlockGather) and source.inputs else None
-        )
-        kind = self._kind()
-        if kind is None or table is None:
+        found, kind = self.gathered(), self.aggregation
+        if found is None or kind is None or found[0].table is not None:
             return None
-        index = None if source.by_run else source.index
-        other = weight if by_heads is None else by_heads
-        dtypes = {table.dtype, self.dtype, self.dtype if other is None else other.dtype}
-        fits = len(dtypes) == 1 and table.dtype in (torch.float32, torch.float64)
-        if index is None or source.dim != 0 or not fits or not _is_plain(table):
+        source, factor = found
+        table, index = source.source.table, source.index
+        if table is None or table.dtype != self.dtype or not _is_plain(table):
             return None
         if not on_host(table, index):
             return None
-        if by_heads is not None:
-            if kind == "sum" and can_sum_by_heads(table.shape, table.dtype, table.device):
-                return self._sum_by_heads(table, index, by_heads)
+        if factor is not None and len(self.shape) == 3:
+            return self._sum_by_heads(table, index, factor)
+        if factor is not None and not isinstance(factor, Leaf):
             return None
-        weight = None if weight is None else weight.view(-1)
+        weight = None if factor is None or factor.table is None else factor.table.view(-1)
         if not can_aggregate(table, weight, kind):
             return None
         order = self.order  # what computes rows must not hold this value, which holds it
@@ -219,13 +167,6 @@ class BlockScatter(Value):
             return aggregate(matrix, table, None if factors is None else factors[span], kind)
 
         return product
-
-    def _kind(self) -> str | None:
-        """Return how `aggregate` calls this reduction, if rows without messages are 0."""
-        base = self.inputs[0]
-        zero = isinstance(base, Fill) and base.value == 0 and base.dim == 0
-        fits = zero and (self.reduce == "sum") == self.include
-        return OF_SCATTER.get(self.reduce) if fits else None
 
     def _sum_by_heads(
         self, table: Tensor, index: Tensor, weight: Value
@@ -243,7 +184,7 @@ class BlockScatter(Value):
     def by_message(self) -> list[Value]:
         """Return the values that are computed for each message."""
         if self.product is None:
-            return fused_values(self.inputs[1])
+            return fused_values(self.messages)
         return [] if self.weight is None else fused_values(self.weight)
 
     def compute(self, rows: RowSelection) -> Tensor:
@@ -251,14 +192,14 @@ class BlockScatter(Value):
         assert rows.index is None, "all rows are computed before some are taken by a list"
         if self.product is not None and not self._is_hub(rows):
             return self.product(rows)
-        base, source = self.inputs
+        base, source = self.base, self.messages
         degree = self.order.indptr[rows.first : rows.last + 1].diff().to(rows.backend.device)
         if self._counts():
             counts: Tensor = degree.to(self.dtype)
             return counts
         begin, end = self.order.span(rows.first, rows.last)
         step = max(1, HUB_BYTES // max(1, sum(row_bytes(n) for n in fused_values(source))))
-        kind = self._kind()
+        kind = self.aggregation
         if kind is not None and 0 < end - begin <= step:
             part = source.at(rows.messages(self.order, begin, end))
             if can_reduce_lists(part, self.dtype):
@@ -286,7 +227,7 @@ class BlockScatter(Value):
 
     def _counts(self) -> bool:
         """Whether it tells how many messages there are to a row."""
-        base, source = self.inputs
+        base, source = self.base, self.messages
         if not isinstance(base, Fill) or not isinstance(source, Fill) or len(self.shape) != 1:
             return False
         fits = self.reduce == "sum" and self.dtype in (torch.float32, torch.float64)
@@ -301,12 +242,12 @@ class BlockScatter(Value):
         return bool((end - begin) * needed > HUB_BYTES)
 
     def release(self) -> None:
-        """Let go of the edges."""
-        self.product = self.weight = self.order = None
+        """Drop the messages and their order."""
+        self.product = self.weight = self.order = self.base = self.messages = None
 
 
 def _matrix(
-    order: Order, rows: RowSelection, sources: Tensor, num_sources: int
+    order: MessageOrder, rows: RowSelection, sources: Tensor, num_sources: int
 ) -> tuple[Adjacency, slice]:
     """Return the messages to a run of rows as a matrix, and where they are in the order."""
     begin, end = order.span(rows.first, rows.last)
@@ -335,7 +276,7 @@ def fused_values(target: Value) -> list[Value]:
     while ahead:
         node = ahead.pop()
         inputs = node.inputs
-        if node.table is not None or isinstance(node, BlockGather):
+        if node.table is not None or isinstance(node, (Gather, Narrow)):
             inputs = ()
         elif isinstance(node, BlockScatter):
             inputs = node.inputs[:1]
@@ -374,8 +315,10 @@ def scatters_of(target: Value) -> tuple[list[BlockScatter], list[BlockScatter]]:
         if isinstance(node, BlockScatter):
             (by_list if listed else by_run)[node] = None
             asked = [] if listed else [(node.inputs[0], False), (node.inputs[1], True)]
-        elif isinstance(node, BlockGather):
-            asked = [(n, listed or node.index[1] != 1) for n in node.inputs if node.by_run]
+        elif isinstance(node, Gather):
+            continue
+        elif isinstance(node, Narrow):
+            asked = [(node.inputs[0], listed or node.step != 1)]
         else:
             asked = [(n, listed) for n in node.inputs]
         ahead += [pair for pair in asked if pair not in seen]
@@ -408,10 +351,10 @@ def projected_first(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
     sums, divisor = _sums_and_divisor(table.node)
     if sums is None or weight.size(1) >= weight.size(0):
         return None
-    take: Any = sums.inputs[1]
+    take: Any = sums.messages
     product = run.wrap(run.row_wise(MM, (run.wrap(take.inputs[0]), weight), {}))
     run.executor.complete(product.node, narrow=True)
-    messages = BlockGather(product.node, 0, take.index, take.num_rows)
+    messages = Gather(product.node, 0, take.index)
     zeros = Fill((sums.num_rows, weight.size(1)), product.dtype, run.device, 0, 0)
     found = run.wrap(BlockScatter(zeros, messages, sums.order, sums.reduce, sums.include))
     run.saved.read_by(messages, take.index)
@@ -434,7 +377,7 @@ def _sums_and_divisor(node: Value) -> tuple[BlockScatter | None, Value | None]:
         return None, None
     base, take = node.inputs
     zero = isinstance(base, Fill) and base.value == 0 and base.dim == 0
-    gathered = isinstance(take, BlockGather) and not take.by_run
+    gathered = isinstance(take, Gather)
     wide = node.dtype in (torch.float32, torch.float64)
     fits = zero and gathered and wide and node.reduce == "sum" and node.include
     return (node, divisor) if fits else (None, None)

@@ -22,12 +22,11 @@ from ...core.quantized import new_table, open_table
 from ...core.units import size_text
 from ...ops.backend import Backend
 from ...ranks.together import Together
-from ..lazy.lists import Order, Orders
+from ..lazy.lists import MessageOrder, Orders
 from ..lazy.modes import AsCalled
-from ..lazy.operations import Operation, Pick
+from ..lazy.operations import Gather, Narrow, Operation, Pick
 from ..lazy.values import ONE_REFERENCE, Fill, Leaf, Value, boxes_of, references
 from .blocks import (
-    BlockGather,
     BlockScatter,
     RowSelection,
     called_otherwise,
@@ -136,14 +135,15 @@ class Executor:
             self._pool.shutdown(cancel_futures=True)
         self._threads = 1  # for tables that the model keeps, which may be read later
 
-    def order_of(self, index: Tensor, num_rows: int) -> Order:
+    def order_of(self, index: Tensor, num_rows: int) -> MessageOrder:
         """Return the order of a list, and count its memory."""
         known = set(map(id, self.orders.kept))
         order = self.orders.of(index, num_rows)
         if id(order) not in known:
             self.budget.check(order.nbytes, "the order of the edges")
             for part in (order.index, order.indptr, order.position):
-                self.budget.count(part)
+                if part is not None:
+                    self.budget.count(part)
         return order
 
     # --- where tables lie ---
@@ -302,7 +302,7 @@ class Executor:
         """Yield runs of rows for which about `block_bytes` are computed."""
         each = sum(row_bytes(n) for n in nodes) + 1
         total = torch.arange(num_rows + 1, dtype=torch.int64) * each
-        messages: dict[Order, set[Value]] = {}
+        messages: dict[MessageOrder, set[Value]] = {}
         for node in nodes:
             if isinstance(node, BlockScatter):
                 messages.setdefault(node.order, set()).update(node.by_message())
@@ -376,8 +376,10 @@ def _described(value: Value) -> list[Any]:
         return [str(value.plan.known.func), value.args, sorted(value.kwargs.items())]
     if isinstance(value, BlockScatter):
         return [value.reduce, value.include, value.order.index]
-    if isinstance(value, BlockGather):
+    if isinstance(value, Gather):
         return [value.index]
+    if isinstance(value, Narrow):
+        return [value.start, value.step]
     if isinstance(value, Pick):
         return [value.place]
     return [value.tensor if isinstance(value, Leaf) else cast(Fill, value).value]

@@ -13,12 +13,12 @@ from ...core.private_torch import storage_of, tree_leaves
 from ...ops.products import on_host
 from ..lazy.lists import Orders
 from ..lazy.moves import MOVES, SCATTERS, Move, named_rows, scatter
-from ..lazy.operations import Operation
+from ..lazy.operations import Gather, Narrow, Operation
 from ..lazy.rules import Operator, bound, on_meta
 from ..lazy.run import LazyRun
 from ..lazy.tensor import TableTensor, seen, written
 from ..lazy.values import Leaf, Value
-from .blocks import BlockGather, BlockScatter, projected_first
+from .blocks import BlockScatter, projected_first
 from .executor import MANY_BYTES, Executor
 
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
@@ -133,21 +133,22 @@ class InferenceRun(LazyRun):
 
     # --- operations ---
 
-    def taken(self, table: TableTensor, dim: int, index: Tensor) -> BlockGather:
+    def taken(self, table: TableTensor, dim: int, index: Tensor) -> Gather:
         """Return the rows of a table that a list names."""
         index, rows = index.detach(), table.node.num_rows
         _, low, high = self.executor.orders.narrowed(index)
         index = index % rows if named_rows(low, high, rows) else index
         self.executor.complete(table.node, narrow=True)
         index = self.saved.kept(index.long())
-        made = BlockGather(table.node, dim, index, index.numel())
+        made = Gather(table.node, dim, index)
         self.saved.read_by(made, index)
         return made
 
     def part(self, table: TableTensor, dim: int, run: tuple[int, int], rows: int) -> Value:
         """Return a run (start, step) of rows."""
         source: Value = table.node
-        return source if rows == source.num_rows else BlockGather(source, dim, run, rows)
+        start, step = run
+        return source if rows == source.num_rows else Narrow(source, start, rows, step)
 
     def scattered(
         self, base: Tensor, source: Tensor, at: tuple[int, Tensor], reduce: str, include: bool

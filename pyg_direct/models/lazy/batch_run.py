@@ -90,7 +90,7 @@ class BatchRun(LazyRun):
         index = self.lists.one(index)
         if named_rows(*self.lists.bounds(index), node.num_rows):
             index = self.lists.one(index % node.num_rows)
-        return Gather(self.lists, node, dim, index)
+        return Gather(node, dim, index, self.lists)
 
     def part(self, table: Any, dim: int, run: tuple[int, int], rows: int) -> Value | None:
         """Return a run (start, step) of rows."""
@@ -100,7 +100,7 @@ class BatchRun(LazyRun):
         if self.exchanges is not None:
             return None
         index = torch.arange(start, start + step * rows, step, device=self.device)
-        return Gather(self.lists, table.node, dim, self.lists.one(index))
+        return Gather(table.node, dim, self.lists.one(index), self.lists)
 
     def scattered(
         self, base: Tensor, source: Tensor, at: tuple[int, Tensor], reduce: str, include: bool

@@ -15,31 +15,80 @@ from ...ops.products import Adjacency, on_host, positions_by_row
 COPIED_ENTRIES = 1 << 14  # a list with fewer is copied, one with more must not be written to
 
 
-class MessageOrder:
-    """The messages by the row that they go to.
-
-    Args:
-        index: int64 [E], the row of each message, in [0, num_rows).
-        num_rows: number of rows.
+class NarrowIndex(NamedTuple):
+    """A list of integers.
 
     Attributes:
-        position: int64 [E], the messages in this order; None if they are in it already.
+        values: a copy of it, int32 where that suffices.
+        low, high: its smallest and its largest entry; 0 and -1 if it has none.
+    """
+
+    values: Tensor
+    low: int
+    high: int
+
+
+class MessageOrder:
+    """The messages by the row that they go to; those of a row keep their order.
+
+    Args:
+        index: int64 [E], the row of each message, in [0, num_rows); of `inference` also int32.
+        num_rows: number of rows.
+        narrowed: of `inference`: makes lists narrow.
+
+    Attributes:
+        position: [E], the messages in this order; None if they are in it already. int64, or int32
+            with `narrowed` if that suffices.
         indptr: int64 [num_rows + 1], where those to each row begin.
         ends: the same numbers, for one at a time.
     """
 
-    def __init__(self, index: Tensor, num_rows: int) -> None:
-        self.index, self.num_rows = index, num_rows
+    def __init__(
+        self,
+        index: Tensor,
+        num_rows: int,
+        narrowed: Callable[[Tensor], NarrowIndex] | None = None,
+    ) -> None:
+        self.index, self.num_rows, self._narrowed = index, num_rows, narrowed
         self.position: Tensor | None = None
         if index.numel() == 0 or bool((index[1:] >= index[:-1]).all()):
             self.indptr = pointers_of(index, num_rows)
         elif on_host(index):
             self.indptr, position = positions_by_row(index, num_rows)
-            self.position = position.long()
+            self.position = position.long() if narrowed is None else position
         else:
             ids, self.position = index.sort(stable=True)
             self.indptr = pointers_of(ids, num_rows)
         self.ends = _Ends(self.indptr)
+        self._sorted: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return sum(v.nbytes for v in (self.index, self.indptr, self.position) if v is not None)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Return where the messages to rows from `first` to before `last` begin and end."""
+        return int(self.indptr[first]), int(self.indptr[last])
+
+    def targets(self, first: int, last: int, begin: int, end: int) -> Tensor:
+        """Return the rows of the messages from `begin` to before `end`, int64, `first` being 0."""
+        bounds = self.indptr[first : last + 1].clamp(begin, end)
+        return torch.arange(last - first).repeat_interleave(bounds.diff())
+
+    def sorted(self, values: Tensor) -> Tensor:
+        """Return entries in this order; the latest list of integers is kept."""
+        if not values.is_floating_point() and self._narrowed is not None:
+            values = self._narrowed(values).values
+        if self.position is None:
+            return values
+        if values.is_floating_point():
+            return values.index_select(0, self.position)
+        for known, found in self._sorted:
+            if known is values or torch.equal(known, values):
+                return found
+        self._sorted = [(values, values.index_select(0, self.position))]
+        return self._sorted[0][1]
 
 
 class _Ends(dict[int, int]):
@@ -149,74 +198,14 @@ class Lists:
 KEPT = 4  # orders: as many relations are usual in one layer
 
 
-class NarrowIndex(NamedTuple):
-    """A list of integers.
-
-    Attributes:
-        values: a copy of it, int32 where that suffices.
-        low, high: its smallest and its largest entry; 0 and -1 if it has none.
-    """
-
-    values: Tensor
-    low: int
-    high: int
-
-
-class Order:
-    """The positions of a list of row numbers, by row; those of a row keep their order.
-
-    Args:
-        index: int64 [E] or int32, each in [0, num_rows); not to be written to.
-        num_rows: number of rows.
-        narrowed: makes lists narrow.
-
-    Attributes:
-        indptr: int64 [num_rows + 1], where the positions of each row begin.
-        position: [E], int32 if that suffices.
-    """
-
-    def __init__(
-        self, index: Tensor, num_rows: int, narrowed: Callable[[Tensor], NarrowIndex]
-    ) -> None:
-        self.index, self._narrowed = index, narrowed
-        self.indptr, self.position = positions_by_row(index, num_rows)
-        self._sorted: list[tuple[Tensor, Tensor]] = []
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-        held = [self.index, self.indptr, self.position, *(v for pair in self._sorted for v in pair)]
-        return sum(v.nbytes for v in held)
-
-    def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return where the positions of rows from `first` to before `last` begin and end."""
-        return int(self.indptr[first]), int(self.indptr[last])
-
-    def targets(self, first: int, last: int, begin: int, end: int) -> Tensor:
-        """Return the rows of the positions from `begin` to before `end`, int64, `first` being 0."""
-        bounds = self.indptr[first : last + 1].clamp(begin, end)
-        return torch.arange(last - first).repeat_interleave(bounds.diff())
-
-    def sorted(self, values: Tensor) -> Tensor:
-        """Return entries in this order; the latest list of integers is kept."""
-        if values.is_floating_point():
-            return values.index_select(0, self.position)
-        values = self._narrowed(values).values
-        for known, found in self._sorted:
-            if known is values or torch.equal(known, values):
-                return found
-        self._sorted = [(values, values.index_select(0, self.position))]
-        return self._sorted[0][1]
-
-
 class Orders:
     """The orders of the latest lists; an equal list gets the same one."""
 
     def __init__(self) -> None:
-        self.kept: list[Order] = []
+        self.kept: list[MessageOrder] = []
         self._narrow: dict[Any, tuple[weakref.ref[Any], NarrowIndex]] = {}  # by where a list lies
 
-    def of(self, index: Tensor, num_rows: int) -> Order:
+    def of(self, index: Tensor, num_rows: int) -> MessageOrder:
         """Return the order of a list.
 
         Raises:
@@ -232,7 +221,7 @@ class Orders:
             same = order.index is known or torch.equal(order.index, known)
             if order.indptr.numel() == num_rows + 1 and same:
                 return order
-        self.kept.insert(0, Order(known, num_rows, self.narrowed))
+        self.kept.insert(0, MessageOrder(known, num_rows, self.narrowed))
         del self.kept[KEPT:]
         return self.kept[0]
 

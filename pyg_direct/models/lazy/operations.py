@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...core.private_torch import storage_of, tree_map
-from .lists import MessageOrder
+from .lists import Lists, MessageOrder
 from .values import ONE_REFERENCE, Box, Rows, Selection, Value, references
 
 aten = torch.ops.aten
@@ -164,32 +164,54 @@ class RandomRows(Value):
 
 
 class Gather(Value):
-    """Rows of a value, `source`, by a list."""
+    """Rows of a value, `source`, by a list of row numbers.
+
+    Args:
+        source: the value.
+        dim: of its rows.
+        index: the list.
+        lists: of a training step; None in `inference`, which computes all rows of `source` first.
+    """
 
     __slots__ = ("index", "lists", "order", "source")
 
-    def __init__(self, lists: Any, source: Value, dim: int, index: Tensor) -> None:
+    def __init__(self, source: Value, dim: int, index: Tensor, lists: Lists | None = None) -> None:
         shape = source.shape
         shape = (*shape[:dim], index.numel(), *shape[dim + 1 :])
         super().__init__(shape, source.dtype, source.device, dim)
-        self.lists, self.index, self.source = lists, index, source
+        self.index: Any = index
+        self.source: Any = source
+        self.lists: Any = lists
         self.reads(source)
         self.order: MessageOrder | None = None
-        if source.support is not None and source.support.order is None:
+        if lists is not None and source.support is not None and source.support.order is None:
             self.order = lists.order(index, source.num_rows)
             if self.order is not None:
                 self.support = to_rows(self.order, source.support.count)
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
-        source = self.source
+        """Return the rows to compute first."""
+        source: Value = self.source
         return [(source, source.rows_read(self.lists.part(self.index, rows)[1]))]
 
-    def compute(self, rows: Rows) -> Tensor:
+    def compute(self, rows: Rows | Selection) -> Tensor:
         """Return some rows from those of the sources."""
+        found: Tensor
+        if type(rows) is not Rows:
+            found = self.source.at(cast(Selection, rows).through(self.index))
+            return found
         index, bound = self.lists.part(self.index, rows)
-        found: Tensor = self.inputs[0].at(Rows(bound)).index_select(self.dim, index)
+        found = self.source.at(Rows(bound)).index_select(self.dim, index)
         return found
+
+    def copy_held(self, storage: int) -> None:
+        """See `Value`."""
+        if self.index is not None:  # not released, as its rows are computed
+            self.index = self.index.clone()
+
+    def release(self) -> None:
+        """Drop the source and the list."""
+        self.source = self.index = None
 
 
 def to_rows(order: MessageOrder, num_rows: int) -> Rows:
@@ -198,16 +220,16 @@ def to_rows(order: MessageOrder, num_rows: int) -> Rows:
 
 
 class Narrow(Value):
-    """Rows from `start` on of a value."""
+    """Each `step`-th row from `start` on of a value; in a training step each row."""
 
-    __slots__ = ("start",)
+    __slots__ = ("start", "step")
     by_order = False
 
-    def __init__(self, source: Value, start: int, num_rows: int) -> None:
+    def __init__(self, source: Value, start: int, num_rows: int, step: int = 1) -> None:
         shape, dim = source.shape, source.dim
         shape = (*shape[:dim], num_rows, *shape[dim + 1 :])
         super().__init__(shape, source.dtype, source.device, dim)
-        self.start = start
+        self.start, self.step = start, step
         self.reads(source)
         support = source.support
         if support is not None and support.order is None:
@@ -217,11 +239,15 @@ class Narrow(Value):
         """Return what has to be computed first."""
         return [(self.inputs[0], Rows(self.start + rows.count))]
 
-    def compute(self, rows: Rows) -> Tensor:
+    def compute(self, rows: Rows | Selection) -> Tensor:
         """Return some rows from those of the sources."""
+        table: Tensor
+        if type(rows) is not Rows:
+            table = self.inputs[0].at(cast(Selection, rows).through((self.start, self.step)))
+            return table
         self.share()
-        whole: Tensor = self.inputs[0].at(Rows(self.start + rows.count))
-        return whole.narrow(self.dim, self.start, rows.count)
+        table = self.inputs[0].at(Rows(self.start + rows.count))
+        return table.narrow(self.dim, self.start, rows.count)
 
 
 class Pad(Value):

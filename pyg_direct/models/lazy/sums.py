@@ -53,13 +53,55 @@ class Missing(NamedTuple):
         return Missing(reused.end, reused.read, shift)
 
 
-class Scatter(Value):
-    """Rows that messages are scattered into."""
+class Reduction(Value):
+    """Rows that messages are reduced into.
 
-    __slots__ = (
-        "base", "deferred", "include", "lists", "messages", "missing", "order", "product", "reduce",
-    )  # fmt: skip
+    Args:
+        base: the rows before.
+        messages: the rows that are reduced into them.
+        reduce: "sum", "mean", "amax", "amin" or "prod", as of `torch.scatter_reduce`.
+        include: whether the base counts.
+    """
+
+    __slots__ = ("base", "include", "messages", "reduce")
     by_order = False
+
+    def __init__(self, base: Value, messages: Value, reduce: str, include: bool) -> None:
+        super().__init__(base.shape, base.dtype, base.device, base.dim)
+        self.base: Any = base
+        self.messages: Any = messages
+        self.reduce, self.include = reduce, include
+
+    @property
+    def aggregation(self) -> str | None:
+        """The reduction as of `aggregate`, if rows without messages are 0; else None."""
+        zero = isinstance(self.base, Fill) and self.base.value == 0 and self.dim == 0
+        fits = zero and (self.reduce == "sum") == self.include
+        return OF_SCATTER.get(self.reduce) if fits else None
+
+    def gathered(self) -> tuple[Gather, Value | None] | None:
+        """Return (gathered rows, weights) where the messages are their product: [E, C], or by heads
+        [E, H, C] with weights [E, H, 1].
+        """
+        source, weight, shape = self.messages, None, tuple(self.shape)
+        if type(source) is Operation and source.func is aten.mul.Tensor and len(source.inputs) == 2:
+            weight, source = sorted(source.inputs, key=lambda v: isinstance(v, Gather))
+            if weight.dim != 0 or tuple(weight.shape[1:]) != (*shape[1:-1], 1):
+                return None
+        if type(source) is not Gather or source.dim != 0 or self.aggregation is None:
+            return None
+        by_heads = weight is not None and can_sum_by_heads(shape, self.dtype, self.device)
+        if not (len(shape) == 2 or (by_heads and self.reduce == "sum")):
+            return None
+        dtypes = {source.dtype, self.dtype, self.dtype if weight is None else weight.dtype}
+        fits = len(dtypes) == 1 and self.dtype in (torch.float32, torch.float64)
+        return (source, weight) if fits else None
+
+
+class Scatter(Reduction):
+    """Rows of a training step that messages are scattered into."""
+
+    __slots__ = ("deferred", "lists", "missing", "order", "product")
 
     def __init__(
         self,
@@ -70,9 +112,8 @@ class Scatter(Value):
         reduce: str,
         include: bool,
     ) -> None:
-        super().__init__(base.shape, base.dtype, base.device, base.dim)
-        self.lists, self.base, self.messages, self.order = lists, base, messages, order
-        self.reduce, self.include = reduce, include
+        super().__init__(base, messages, reduce, include)
+        self.lists, self.order = lists, order
         self.missing: Missing | None = None
         self.product = self._found_product()
         self.deferred: tuple[Value, Tensor] | None = None
@@ -86,35 +127,15 @@ class Scatter(Value):
             self.support = union(base.support, Rows(bound), self.num_rows)
 
     def _found_product(self) -> tuple[Gather, Value | None] | None:
-        """Return (gathered rows, weights) where the messages are their product."""
-        source: Any = self.messages
-        weight = None
-        if type(source) is Operation and source.func is aten.mul.Tensor:
-            if len(source.inputs) != 2:
-                return None
-            weight, source = sorted(source.inputs, key=lambda v: isinstance(v, Gather))
-            heads = can_sum_by_heads(self.shape, self.dtype, self.device)
-            if tuple(weight.shape[1:]) != ((self.shape[1], 1) if heads else (1,)):
-                return None
-        if type(source) is not Gather or not self._from_zero:
+        """Return (gathered rows, weights) of a sparse product that gives the sums."""
+        found = self.gathered()
+        if found is None or not can_reduce(OF_SCATTER[self.reduce], self.device):
             return None
-        if len(self.shape) != 2 and (weight is None or len(self.shape) != 3):
-            return None
-        dtypes = {source.dtype, self.dtype, self.dtype if weight is None else weight.dtype}
-        if len(dtypes) > 1 or source.dim:
-            return None
+        source, weight = found
         if source.support is not None and source.order is None:
             return None
         fits = self.reduce == "sum" or (weight is None and source.support is None)
-        fits = fits and can_reduce(OF_SCATTER[self.reduce], self.device)
-        return (source, weight) if fits else None
-
-    @property
-    def _from_zero(self) -> bool:
-        """Whether rows without messages are 0, as in `aggregate`."""
-        zero = isinstance(self.base, Fill) and self.base.value == 0 and self.dim == 0
-        known = self.reduce in OF_SCATTER and (self.reduce == "sum") == self.include
-        return zero and known and self.dtype in (torch.float32, torch.float64)
+        return found if fits else None
 
     @property
     def _counts(self) -> bool:
@@ -125,7 +146,7 @@ class Scatter(Value):
 
     def _messages(self, rows: Rows) -> Rows:
         """Return the messages to some rows, without those that are zero."""
-        support = self.messages.support
+        support: Rows | None = self.messages.support
         if support is not None and self.reduce == "sum":
             return support
         return to_rows(self.order, rows.count)
@@ -196,10 +217,10 @@ class Scatter(Value):
             number = cast(Fill, self.messages).value
             return counts if number == 1 else counts.mul_(number)
         part = self.messages.at(messages)
-        if self._from_zero and messages == to_rows(self.order, rows.count):
-            indptr, kind = self.order.indptr[: rows.count + 1], OF_SCATTER[self.reduce]
-            if can_reduce_lists(part, self.dtype):
-                return reduce_lists(indptr, part, kind)
+        kind = self.aggregation
+        in_lists = kind is not None and messages == to_rows(self.order, rows.count)
+        if in_lists and can_reduce_lists(part, self.dtype):
+            return reduce_lists(self.order.indptr[: rows.count + 1], part, cast(str, kind))
         index, bound = self.lists.part(self.order.index, messages)
         base = self.base.at(rows)
         out = filled_up(base, self.dim, max(bound, rows.count))

@@ -42,6 +42,9 @@ class Selection(Protocol):
     def read(self, value: Value) -> Any:
         """Return these rows of a value; not to be written to."""
 
+    def through(self, index: Tensor | tuple[int, int]) -> Selection:
+        """Return the rows of another table that a list, or (start, step), names for these."""
+
 
 class Box:
     """The rows of a value that are computed; it lives as long as somebody may ask for them.

@@ -224,13 +224,13 @@ class TestFaultsAreCaught:
         self.run(basic(GraphSAGE)(), graph_inputs())
 
     def test_lost_order_of_messages(self, monkeypatch):
-        made = lists.Order.__init__
+        made = lists.MessageOrder.__init__
 
         def in_order(self, *arguments):
             made(self, *arguments)
             self.position = self.position.sort().values
 
-        monkeypatch.setattr(lists.Order, "__init__", in_order)
+        monkeypatch.setattr(lists.MessageOrder, "__init__", in_order)
         self.run(Residual(), graph_inputs("edge_attr"))
 
     def test_a_rule_too_wide(self, monkeypatch, small_blocks):
@@ -248,9 +248,9 @@ class TestFaultsAreCaught:
         monkeypatch.setattr(blocks, "HUB_BYTES", 1)
         inputs = graph_inputs("edge_attr")
         inputs["edge_index"][1, :300] = 5
-        targets = lists.Order.targets
+        targets = lists.MessageOrder.targets
         monkeypatch.setattr(
-            lists.Order, "targets", lambda self, f, x, a, b: targets(self, f, x, a, b) * 0
+            lists.MessageOrder, "targets", lambda self, f, x, a, b: targets(self, f, x, a, b) * 0
         )
         self.run(Residual(), inputs)
 
