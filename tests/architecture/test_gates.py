@@ -29,7 +29,7 @@ MOST_LINES = {
     "kernels": 3436,
     "loaders": 1591,
     "loading": 3052,
-    "models": 6522,
+    "models": 6518,
     "ops": 5374,
     "ranks": 1274,
     "sampling": 1094,
@@ -47,6 +47,23 @@ MOST_CALLS = {
     "second loader": Walk(224, 30, 73),
 }
 WIDEST = 20  # parameters of a function outside of kernels
+# Uses of `Any`, which hides from mypy what an attribute is, by room.
+MOST_ANY = {
+    "batch": 122,
+    "core": 114,
+    "exchange": 69,
+    "face": 1,
+    "files": 96,
+    "graph": 68,
+    "kernels": 142,
+    "loaders": 140,
+    "loading": 242,
+    "models": 672,
+    "ops": 84,
+    "ranks": 97,
+    "sampling": 78,
+    "tools": 117,
+}
 
 
 def test_rooms_have_no_more_code() -> None:
@@ -101,6 +118,14 @@ def test_functions_take_no_more_parameters() -> None:
         and len(node.args.args) + len(node.args.kwonlyargs) > WIDEST
     ]
     assert wide == ["sampling.sampler.__init__"]
+
+
+def test_any_is_used_no_more() -> None:
+    found: Counter[str] = Counter()
+    for path in SOURCES:
+        names = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name))
+        found[room_of(module_of(path))] += sum(name.id == "Any" for name in names)
+    assert {room: n for room, n in found.items() if n > MOST_ANY[room]} == {}
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GAT, GCN, GraphSAGE, TransformerConv
 
 from pyg_direct import accelerate
-from pyg_direct.models.remote import common_rows
+from pyg_direct.models.remote import messages
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
 
@@ -185,7 +185,7 @@ def failing_back(self: Any, grad: Tensor, parts: Any) -> Tensor:
     return COME(self, grad, parts)
 
 
-COME = common_rows._GradientExchange.receive
+COME = messages.GradientExchange.receive
 PLACES = {
     "forward": "planted in the forward",
     "backward": "planted in the backward",
@@ -197,7 +197,7 @@ PLACES = {
 def test_an_error_reaches_the_others_whatever_came_before(
     before: Any, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(common_rows._GradientExchange, "receive", failing_back)
+    monkeypatch.setattr(messages.GradientExchange, "receive", failing_back)
     _, made = loaders_of(data_of("sage"), 2, input_nodes=NODES)
 
     def ranks(rank: int) -> Any:

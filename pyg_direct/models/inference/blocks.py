@@ -41,10 +41,10 @@ class RowSelection:
     ) -> None:
         self.backend, self.first, self.last, self.index = backend, first, last, index
         self.count = last - first if index is None else index.numel()
-        self._known: dict[Value, Any] = {}
-        self._others: dict[Hashable, tuple[Any, RowSelection]] = {}
+        self._known: dict[Value, Tensor] = {}
+        self._others: dict[Hashable, tuple[object, RowSelection]] = {}
 
-    def read(self, value: Value) -> Any:
+    def read(self, value: Value) -> Tensor:
         """Return these rows of a value, not to be written to."""
         if value not in self._known:
             table = value.table
@@ -128,7 +128,7 @@ class BlockScatter(Reduction):
     ) -> None:
         super().__init__(base, messages, reduce, include)
         self.reads(base, messages)
-        self.order: Any = order  # a `MessageOrder`, until it is computed
+        self.order = order
         self.product: Callable[[RowSelection], Tensor] | None = None
         self.weight: Value | None = None  # of a product, where it is computed message by message
 
@@ -243,7 +243,8 @@ class BlockScatter(Reduction):
 
     def release(self) -> None:
         """Drop the messages and their order."""
-        self.product = self.weight = self.order = self.base = self.messages = None
+        self.product = self.weight = None
+        self.order = self.base = self.messages = None  # type: ignore[assignment]
 
 
 def _matrix(
@@ -351,7 +352,8 @@ def projected_first(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
     sums, divisor = _sums_and_divisor(table.node)
     if sums is None or weight.size(1) >= weight.size(0):
         return None
-    take: Any = sums.messages
+    take = sums.messages
+    assert isinstance(take, Gather)
     product = run.wrap(run.row_wise(MM, (run.wrap(take.inputs[0]), weight), {}))
     run.executor.complete(product.node, narrow=True)
     messages = Gather(product.node, 0, take.index)

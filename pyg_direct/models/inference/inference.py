@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -27,6 +26,7 @@ from ...ops.devices import backend_for
 from ...ranks.together import Together
 from ..lazy.modes import eagerly, evaluating
 from ..lazy.tensor import TableTensor, Watch
+from ..training.batch_sizes import mapped
 from .check import Check
 from .executor import Executor, Limits, checksum_of
 from .inputs import (
@@ -245,7 +245,7 @@ def _forward(
     threads = torch.get_num_threads()
     try:
         with evaluating(model), torch.no_grad(), eagerly():
-            with Watch(run):
+            with Watch(run.protect, run.count):
                 found = model(**given)
             results = _Results(run, executor.folder)
             found = results.plain(found)
@@ -290,7 +290,7 @@ class _Results:
 
     def plain(self, value: Any) -> Any:
         """Return a result with plain tensors."""
-        return _mapped(lambda v: self._tensor(v) if isinstance(v, Tensor) else v, value)
+        return mapped(lambda tensor, _: self._tensor(tensor), value)
 
     def _tensor(self, value: Tensor) -> Tensor:
         executor = self._run.executor
@@ -311,7 +311,8 @@ class _Results:
 
     def in_place(self, found: Any, out: Path) -> Any:
         """Return the result with its files moved to their places."""
-        places = {id(tensor): _file_of(out, key) for tensor, key in _named(found)}
+        places: dict[int, Path] = {}
+        mapped(lambda v, path: places.setdefault(id(v), _file_of(out, path)), found)
 
         def move() -> None:
             for tensor in places:
@@ -321,47 +322,14 @@ class _Results:
             for folder in {place.absolute().parent for place in places.values()}:
                 sync_directory(folder)
 
-        def opened(value: Any) -> Any:
-            return open_table(places[id(value)], value.dtype) if id(value) in places else value
-
         self._run.executor.ranks.from_first("moving the result", move)
-        return _mapped(opened, found)
+        return mapped(lambda v, _: open_table(places[id(v)], v.dtype), found)
 
 
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a structure with what a function gives for its entries."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [f.name for f in dataclasses.fields(value) if f.init]
-        return dataclasses.replace(
-            value, **{name: _mapped(function, getattr(value, name)) for name in fields}
-        )
-    if isinstance(value, Mapping):
-        return {key: _mapped(function, entry) for key, entry in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(function, entry) for entry in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(function, entry) for entry in value)
-    return function(value)
-
-
-def _named(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[Tensor, str]]:
-    """Yield (tensor, its place in the result as text)."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, Tensor):
-        yield value, ".".join(path)
-    elif isinstance(value, Mapping):
-        for key, entry in value.items():
-            text = key if isinstance(key, str) else "__".join(map(str, key))
-            yield from _named(entry, (*path, text))
-    elif isinstance(value, (list, tuple)):
-        for i, entry in enumerate(value):
-            yield from _named(entry, (*path, str(i)))
-
-
-def _file_of(out: Path, key: str) -> Path:
-    """Return the file of a part of the result; "" is all of it."""
-    return out if key == "" else out.with_suffix(f".{key}{out.suffix}")
+def _file_of(out: Path, path: tuple[Any, ...]) -> Path:
+    """Return the file of a tensor of the result, by its place there."""
+    texts = ["__".join(map(str, key)) if isinstance(key, tuple) else str(key) for key in path]
+    return out.with_suffix(f".{'.'.join(texts)}{out.suffix}") if texts else out
 
 
 def device_of(model: torch.nn.Module) -> torch.device:

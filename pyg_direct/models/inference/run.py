@@ -80,6 +80,7 @@ class InferenceRun(LazyRun):
         "addmm": projected_first,
     }
     needs_unread = False
+    saved: CopiedOnWrite
 
     def __init__(self, executor: Executor) -> None:
         super().__init__(executor.backend.device, CopiedOnWrite(executor.orders))

@@ -6,29 +6,36 @@ value of the result, several of them, or plain tensors; None if it is not deferr
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ...ops.products import on_host
 from .moves import MOVES, Move, has_rows
-from .operations import Operation, Pad
-from .rules import bound, operator
+from .operations import NeededNorm, Operation, Pad
+from .rules import Operator, bound, operator
 from .sums import Scatter, dot_of
-from .tensor import TableTensor
+from .tensor import Run, TableTensor
 from .values import Fill, Leaf, Rows, Value, compute_rows
 
 aten = torch.ops.aten
 
 
-def _value(tensor: Any) -> Value:
-    """Return the value of a tensor of the step."""
-    found: Value = tensor.node
-    return found
+class StepRun(Run, Protocol):
+    """A training step."""
+
+    all_statistics: bool
+    norms: dict[int, NeededNorm]
+
+    def all_rows(self, node: Value) -> Tensor:
+        """Return all rows of a value; not to be written to."""
+
+    def norm(self, func: Any, x: Value, rest: Any) -> NeededNorm:
+        """Return rows normalised by the statistics of needed rows."""
 
 
-def _expand(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _expand(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     """Return the value itself where no dimension grows, as in the backward of `index_add`."""
     table, size = args[:2]
     if not isinstance(table, TableTensor) or table.plain is not None or len(size) != table.dim():
@@ -37,7 +44,7 @@ def _expand(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return table.node if same else None
 
 
-def _slice_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _slice_backward(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     given = bound(known.func, args, kwargs)
     grad, dim = given["grad_output"], given["dim"] % given["grad_output"].dim()
     if not has_rows(grad, dim) or given["start"] not in (0, None) or given["step"] != 1:
@@ -45,7 +52,7 @@ def _slice_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return Pad(grad.node, given["input_sizes"][dim])
 
 
-def _mm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _mm(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     """Multiply over the rows, as for the gradient of a weight."""
     a, b = args
     if not (has_rows(a, a.dim() - 1) and has_rows(b, max(0, b.dim() - 2))):
@@ -68,12 +75,12 @@ def _fewer(*nodes: Value) -> Rows:
     return min(known, key=lambda r: r.count) if known else Rows(nodes[0].num_rows)
 
 
-def _sum(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _sum(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     """Add up rows, outside of some of which all is zero."""
     table: Any = args[0]
     if not isinstance(table, TableTensor) or table.plain is not None:
         return None
-    node: Any = table.node
+    node = table.node
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     dims = range(table.dim()) if dim in (None, []) else [dim] if isinstance(dim, int) else dim
     dims = [d % table.dim() for d in dims]
@@ -84,7 +91,7 @@ def _sum(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return known.func(compute_rows(node, node.support), *args[1:], **kwargs)
 
 
-def _where(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _where(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     """Choose between a tensor and zero, as gradients do: a table of zeros, so zero rows stay."""
     if len(args) != 3:
         return None
@@ -108,7 +115,7 @@ FILLED = {
 }
 
 
-def _filled(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _filled(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     """Fill with zero as with the number, so zero rows stay."""
     if known.func not in FILLED or kwargs or not _is_zero(args[-1]):
         return None
@@ -135,10 +142,11 @@ class Summed(NamedTuple):
 SUMMED = {
     "native_layer_norm_backward": Summed(5), "native_group_norm_backward": Summed(4, 5),
     "_fused_rms_norm_backward": Summed(4), "convolution_backward": Summed(2),
+    "native_batch_norm_backward": Summed(2),
 }  # fmt: skip
 
 
-def _summed_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _summed_backward(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     """Take the rows of which the gradient is not zero."""
     grad, first = args[0], SUMMED[known.name]
     tables = [v for v in args[: first.tables] if isinstance(v, Tensor)]
@@ -147,7 +155,7 @@ def _summed_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     part = _fewer(grad.node)
     if part.order is not None:
         return None
-    new = [compute_rows(_value(v), part) if isinstance(v, TableTensor) else v for v in args]
+    new = [compute_rows(v.node, part) if isinstance(v, TableTensor) else v for v in args]
     if first.rows is not None:
         new[first.rows] = part.count
     found = known.func(*new, **kwargs)
@@ -155,7 +163,7 @@ def _summed_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return (Leaf(found[0], 0, grad.node.num_rows) if wanted else None, *found[1:])
 
 
-def _embedding_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _embedding_backward(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     """Add up the rows of which the gradient is not zero."""
     grad, index, *rest = args
     support = grad.node.support if has_rows(grad, 0) else None
@@ -165,7 +173,7 @@ def _embedding_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return known.func(compute_rows(grad.node, support), index[: support.count], *rest)
 
 
-def _norm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _norm(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     """Normalise by the statistics of the rows that are needed, where the user wants that."""
     x, training = args[0], args[5]
     if run.all_statistics or not training or not has_rows(x, 0):
@@ -175,28 +183,16 @@ def _norm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return made, made.mean, made.scale
 
 
-def _norm_of_evaluation_backward(run: Any, known: Any, args: Any) -> Any:
-    """Take the rows of which the gradient is not zero; statistics are constant."""
-    grad, x = args[:2]
-    part = _fewer(grad.node)
-    apart = has_rows(grad, 0) and has_rows(x, 0) and grad.node.support is not None
-    if not apart or part.order is not None:
-        return None
-    pair = compute_rows(grad.node, part), compute_rows(x.node, part)
-    found = known.func(*pair, *args[2:])
-    first = None if found[0] is None else Leaf(found[0], 0, grad.node.num_rows)
-    return (first, *found[1:])
-
-
-def _norm_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+def _norm_backward(run: StepRun, known: Operator, args: Any, kwargs: Any) -> Any:
     grad, x, save_mean = args[0], args[1], args[5]
     made = run.norms.get(save_mean.data_ptr()) if isinstance(save_mean, Tensor) else None
     if not isinstance(grad, TableTensor) or not isinstance(x, TableTensor):
         return None
-    if made is None:
-        return None if args[7] else _norm_of_evaluation_backward(run, known, args)
+    if made is None:  # in evaluation, statistics are constant
+        of_all = args[7] or grad.node.support is None
+        return None if of_all else _summed_backward(run, known, args, kwargs)
     rows = made.normalised
-    pair = compute_rows(_value(grad), rows), compute_rows(_value(x), rows)
+    pair = compute_rows(grad.node, rows), compute_rows(x.node, rows)
     found = made.gradients(known.func, *pair, args[2:])
     first = None if found[0] is None else Leaf(found[0], 0, grad.node.num_rows)
     return (first, *found[1:])
@@ -204,9 +200,10 @@ def _norm_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
 
 # By the name of the operation.
 DEFERRED: dict[str, Move] = {
-    **MOVES, "expand": _expand, "slice_backward": _slice_backward,
-    "native_batch_norm": _norm, "native_batch_norm_backward": _norm_backward,
+    **MOVES, **dict.fromkeys(SUMMED, _summed_backward),
+    "expand": _expand, "slice_backward": _slice_backward, "native_batch_norm": _norm,
+    "native_batch_norm_backward": _norm_backward,
     "mm": _mm, "mv": _mm, "bmm": _mm, "embedding_dense_backward": _embedding_backward,
     "where": _where, "sum": _sum,
-    "masked_fill": _filled, "index_fill": _filled, **dict.fromkeys(SUMMED, _summed_backward),
+    "masked_fill": _filled, "index_fill": _filled,
 }  # fmt: skip

@@ -9,7 +9,7 @@ it is computed where it is not zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +21,29 @@ from .moves import named_rows
 from .operations import Gather, Narrow, NeededNorm, RandomRows
 from .run import LazyRun
 from .saved_tensors import SavedTensors
-from .sums import Scatter
+from .sums import Missing, Scatter
 from .tensor import TableTensor, enter
 from .values import Leaf, Rows, Value, compute_rows
+
+
+class StepExchanges(Protocol):
+    """Exchanges of rows with a table of earlier steps or with other ranks: `remote.Exchanges`."""
+
+    missing: Missing | None
+    inputs: set[Value]
+    waiting: dict[Value, None]
+
+    def check(self, value: Value, index: Tensor) -> None:
+        """Raise a RuntimeError for rows that are gathered without their exchange."""
+
+    def check_sum(self, index: Tensor, rows: int) -> None:
+        """Raise a RuntimeError for sums that would lack edges."""
+
+    def layer_of(self, values: list[Value]) -> int:
+        """Return the layer of values that are computed from some values."""
+
+    def at_layer(self, value: Value, layer: int) -> Value:
+        """Set the layer of a value whose parents are not known."""
 
 
 class BatchRun(LazyRun):
@@ -43,6 +63,7 @@ class BatchRun(LazyRun):
     """
 
     deferred = DEFERRED
+    saved: SavedTensors
 
     def __init__(
         self, device: torch.device, all_statistics: bool = True, draws_apart: bool = True
@@ -51,12 +72,12 @@ class BatchRun(LazyRun):
         self.lists, self.entries = Lists(), 0
         self.all_statistics, self.draws_apart = all_statistics, draws_apart
         self.norms: dict[int, NeededNorm] = {}
-        self.exchanges: Any = None
+        self.exchanges: StepExchanges | None = None
         self._seed = torch.initial_seed()
 
     # --- tensors and values ---
 
-    def enter(self, x: Tensor) -> Tensor:
+    def enter(self, x: Tensor) -> TableTensor:
         """Return a plain tensor as one of the step."""
         if x.requires_grad and torch.is_grad_enabled():
             return enter(x, self)
@@ -64,7 +85,7 @@ class BatchRun(LazyRun):
 
     def all_rows(self, node: Value) -> Tensor:
         """Return all rows of a value; not to be written to."""
-        return cast(Tensor, compute_rows(node, Rows(node.num_rows)))
+        return compute_rows(node, Rows(node.num_rows))
 
     def rows_of(self, table: TableTensor, rows: int) -> Tensor:
         """Return the first rows; not to be written to."""
@@ -72,7 +93,7 @@ class BatchRun(LazyRun):
             return table.plain[:rows]
         if table.node.dim != 0:
             return self.whole(table)[:rows]
-        return cast(Tensor, compute_rows(table.node, Rows(rows)))
+        return compute_rows(table.node, Rows(rows))
 
     def whole(self, table: TableTensor) -> Tensor:
         """Return all rows; not to be written to."""
@@ -82,7 +103,7 @@ class BatchRun(LazyRun):
 
     # --- operations ---
 
-    def taken(self, table: Any, dim: int, index: Tensor) -> Gather:
+    def taken(self, table: TableTensor, dim: int, index: Tensor) -> Gather:
         """Return the rows of a table that a list names."""
         node = table.node
         if self.exchanges is not None:
@@ -92,7 +113,7 @@ class BatchRun(LazyRun):
             index = self.lists.one(index % node.num_rows)
         return Gather(node, dim, index, self.lists)
 
-    def part(self, table: Any, dim: int, run: tuple[int, int], rows: int) -> Value | None:
+    def part(self, table: TableTensor, dim: int, run: tuple[int, int], rows: int) -> Value | None:
         """Return a run (start, step) of rows."""
         start, step = run
         if step == 1:
@@ -135,9 +156,12 @@ class BatchRun(LazyRun):
         """Return what makes the value of a plain tensor that was computed from some tables."""
         if self.exchanges is None or in_backward():
             return super()._leaves_of(tables)
-        layer = self.exchanges.layer_of([table.node for table in tables])
+        exchanges = self.exchanges
+        layer = exchanges.layer_of([table.node for table in tables])
 
         def made(tensor: Tensor, dim: int) -> Leaf:
-            return cast(Leaf, self.exchanges.at_layer(self.saved.leaf(tensor, dim), layer))
+            leaf = self.saved.leaf(tensor, dim)
+            exchanges.at_layer(leaf, layer)
+            return leaf
 
         return made

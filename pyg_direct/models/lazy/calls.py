@@ -17,15 +17,16 @@ import torch
 from torch import Tensor
 
 from ...core.private_torch import overload_of, tree_leaves
-from .rules import Operator, RowwiseCall, call_on_rows, keeps_rows
-from .tensor import seen, seen_with_fills
+from .rules import Operator, RowwiseCall, call_on_rows
 from .values import Fill, Rows, Value, union
 
 aten = torch.ops.aten
-KNOWN = 4096  # plans that are kept for an operation
 ROWS = "rows"  # in a signature in place of their number
 # That may overwrite their first operand where nobody else reads it.
 IN_PLACE = {"add", "sub", "mul", "div", "relu", "leaky_relu", "exp", "neg", "clamp"}
+
+
+Out = tuple[tuple[int, ...], torch.dtype, Any, Any]
 
 
 class CallPlan:
@@ -76,7 +77,7 @@ class CallPlan:
         self.sizes = [(places[name], place) for name, place in apart.sizes if name in places]
         metas = [v for v in tree_leaves(apart.out) if isinstance(v, Tensor)]
         self.container = None if isinstance(apart.out, Tensor) else type(apart.out)
-        self.outs: list[Any] = []
+        self.outs: list[Out] = []
         self.fixed = True
         for meta, row in zip(metas, apart.rows, strict=True):
             shape = tuple(meta.shape)
@@ -195,35 +196,6 @@ def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, 
 
 def _normal(shape: Any, num_rows: int) -> Any:
     return tuple([ROWS if s == num_rows else s for s in shape]) if num_rows in shape else shape
-
-
-def planned(known: Operator, key: Any, args: Any, kwargs: Any, num_rows: int) -> CallPlan | None:
-    """Ask the rules about calls of a signature.
-
-    Args:
-        known: the operation.
-        key: their signature; None if what is found holds for this call alone.
-        args, kwargs: of one of them.
-        num_rows: of its tables.
-    """
-    plan, fixed = None, True
-    apart = keeps_rows(known.func, args, kwargs, seen)
-    apart = apart or keeps_rows(known.func, args, kwargs, seen_with_fills)
-    if apart is not None and apart.num_rows == num_rows:
-        plan = CallPlan(known, apart, args, kwargs)
-        stated = [v for v in tree_leaves((args, kwargs)) if type(v) is int and v == num_rows]
-        sizes = [_argument(args, kwargs, *place) for place in plan.sizes]  # -1: as is left
-        fixed = plan.fixed and len(stated) == sizes.count(num_rows)  # no other is of rows
-    if key is not None and fixed:
-        if len(known.plans) >= KNOWN:
-            known.plans.clear()
-        known.plans[key] = plan
-    return plan
-
-
-def _argument(args: Any, kwargs: Any, position: Any, place: Any) -> Any:
-    given = (args if type(position) is int else kwargs)[position]
-    return given if place is None else given[place]
 
 
 class Zero(NamedTuple):

@@ -107,6 +107,13 @@ def _writes_to(index: Tensor) -> int:
     return 0 if index.is_inference() else writes_to(index)
 
 
+class Rows(NamedTuple):
+    """The first rows of a value, or the first messages in the order of the rows they go to."""
+
+    count: int  # type: ignore[assignment]
+    order: MessageOrder | None = None
+
+
 class Lists:
     """Lists of rows, of which equal ones are one, with their orders and matrices."""
 
@@ -158,7 +165,7 @@ class Lists:
             self._orders[key] = MessageOrder(index, num_rows) if fits else None
         return self._orders[key]
 
-    def part(self, index: Tensor, rows: Any) -> tuple[Tensor, int]:
+    def part(self, index: Tensor, rows: Rows) -> tuple[Tensor, int]:
         """Return the entries of some rows of a list, and how many rows they need."""
         key = id(index), rows
         if key not in self._parts:
@@ -168,7 +175,7 @@ class Lists:
                     "modify a clone of it"
                 )
             taken = index[: rows.count]
-            if rows.order is not None:
+            if rows.order is not None and rows.order.position is not None:
                 taken = index.index_select(0, rows.order.position[: rows.count])
             if rows.count == index.numel():
                 bound = self.bounds(index)[1] + 1 if rows.count else 0
@@ -178,7 +185,7 @@ class Lists:
         found: tuple[Tensor, int] = self._parts[key]
         return found
 
-    def matrix(self, order: MessageOrder, index: Tensor, num_rows: int, rows: Any) -> Adjacency:
+    def matrix(self, order: MessageOrder, index: Tensor, num_rows: int, rows: Rows) -> Adjacency:
         """Return the messages to the first rows as a matrix.
 
         Args:

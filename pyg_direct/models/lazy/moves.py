@@ -8,13 +8,14 @@ not move whole rows. So both engines defer the same calls, and each has values o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from .rules import Operator, bound
-from .tensor import TableTensor
+from .tensor import Run, TableTensor
+from .values import Value
 
 FILLS = {
     "zeros_like": 0, "ones_like": 1, "full_like": None, "empty_like": 0,
@@ -26,12 +27,12 @@ SCATTERS = {
 REDUCTIONS = {"sum", "amax", "amin", "prod", "mean"}
 
 
-def has_rows(value: Any, dim: int) -> bool:
+def has_rows(value: Any, dim: int) -> TypeGuard[TableTensor]:
     """Whether a value is a table with its rows in a dimension."""
     return isinstance(value, TableTensor) and value.dim() > 0 and value.node.dim == dim
 
 
-def _fill(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+def _fill(run: Run, known: Operator, args: Any, kwargs: Any) -> Any:
     """Make a tensor of one number."""
     if kwargs.get("layout") not in (None, torch.strided):
         return None
@@ -46,7 +47,7 @@ def _fill(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
     return run.filled((known.func, args, kwargs), shape, dim, value)
 
 
-def scatter(run: Any, name: str, given: dict[str, Any]) -> Any:
+def scatter(run: Run, name: str, given: dict[str, Any]) -> Any:
     """Reduce messages into rows."""
     base, index = given["self"], given["index"]
     source: Any = given.get("src", given.get("source"))
@@ -71,11 +72,11 @@ def scatter(run: Any, name: str, given: dict[str, Any]) -> Any:
     return run.scattered(base, source, (dim, index), reduce, given.get("include_self", True))
 
 
-def _scatter(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+def _scatter(run: Run, known: Operator, args: Any, kwargs: Any) -> Any:
     return scatter(run, known.name, bound(known.func, args, kwargs))
 
 
-def _index_put(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+def _index_put(run: Run, known: Operator, args: Any, kwargs: Any) -> Any:
     """Add rows up where a list says: the gradient of rows that were picked by ``x[list]``."""
     given = bound(known.func, args, kwargs)
     used = [(d, v) for d, v in enumerate(given["indices"]) if v is not None]
@@ -105,7 +106,7 @@ def _one_list(index: Tensor, shape: Any, dim: int) -> Tensor | None:
     return index.movedim(dim, 0).flatten(1)[:, 0]
 
 
-def _taken(run: Any, table: Any, dim: int, index: Tensor) -> Any:
+def _taken(run: Run, table: Tensor, dim: int, index: Tensor) -> Value | None:
     """Return the rows of a table that a list names."""
     if not has_rows(table, dim):
         return None
@@ -135,20 +136,20 @@ def named_rows(low: int, high: int, rows: int) -> bool:
     return low < 0
 
 
-def _index_select(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+def _index_select(run: Run, known: Operator, args: Any, kwargs: Any) -> Any:
     return _taken(run, args[0], args[1] % max(1, args[0].dim()), args[2])
 
 
-def _embedding(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+def _embedding(run: Run, known: Operator, args: Any, kwargs: Any) -> Any:
     return _taken(run, args[0], 0, args[1])
 
 
-def _index(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+def _index(run: Run, known: Operator, args: Any, kwargs: Any) -> Any:
     used = [(d, v) for d, v in enumerate(args[1]) if v is not None]
     return _taken(run, args[0], *used[0]) if len(used) == 1 else None
 
 
-def _gather(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+def _gather(run: Run, known: Operator, args: Any, kwargs: Any) -> Any:
     """Gather whole rows, as the gradient of messages that were added up does."""
     table, index = args[0], args[2]
     dim = args[1] % max(1, table.dim())
@@ -162,7 +163,7 @@ def _gather(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
     return None if index is None else _taken(run, table, dim, index)
 
 
-def _slice(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+def _slice(run: Run, known: Operator, args: Any, kwargs: Any) -> Any:
     given = bound(known.func, args, kwargs)
     table, dim = given["self"], given["dim"] % given["self"].dim()
     start, stop, step = slice(given["start"], given["end"], given["step"]).indices(table.size(dim))
@@ -170,7 +171,7 @@ def _slice(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
     return run.part(table, dim, (start, step), rows) if has_rows(table, dim) and rows > 1 else None
 
 
-def _split(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+def _split(run: Run, known: Operator, args: Any, kwargs: Any) -> Any:
     given = bound(known.func, args, kwargs)
     table, size = given["self"], given.get("split_size", given.get("split_sizes"))
     dim = given["dim"] % table.dim()
@@ -185,7 +186,7 @@ def _split(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
     return [run.part(table, dim, (sum(sizes[:i]), 1), s) for i, s in enumerate(sizes)]
 
 
-Move = Callable[[Any, Operator, Any, Any], Any]
+Move = Callable[[Any, Operator, Any, Any], Any]  # of a `Run`, or of one with more
 # By the name of the operation.
 MOVES: dict[str, Move] = {
     **dict.fromkeys(FILLS, _fill), **dict.fromkeys(SCATTERS, _scatter), "index_put": _index_put,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...core.private_torch import storage_of, tree_map
+from .calls import CallPlan, Out
 from .lists import Lists, MessageOrder
 from .values import ONE_REFERENCE, Box, Rows, Selection, Value, references
 
@@ -23,7 +24,8 @@ class Operation(Value):
     row_wise = True
 
     def __init__(
-        self, plan: Any, out: Any, num_rows: int, device: Any, args: list[Any], kwargs: Any,
+        self, plan: CallPlan, out: Out, num_rows: int, device: torch.device, args: list[Any],
+        kwargs: Any,
         values: list[Value], boxes: list[Box],
     ) -> None:  # fmt: skip
         shape, dtype, dim, kind = out
@@ -40,10 +42,12 @@ class Operation(Value):
         """The operation of torch."""
         return self.plan.func
 
-    def compute(self, rows: Rows | Selection) -> Any:
-        """Return some rows from those of the sources."""
+    def compute(self, rows: Rows | Selection) -> Tensor:
+        """Return some rows from those of the sources; of several results, a list."""
+        result: Tensor
         if rows.count == 0:
-            return self._nothing()
+            result = self._nothing()
+            return result
         plan = self.plan
         if plan.zero == "all" and plan.func is aten.add.Tensor and not self.kwargs:
             found = self._added(rows) if type(rows) is Rows else None
@@ -54,8 +58,10 @@ class Operation(Value):
         if plan.may_share:
             self.share()
         elif plan.in_place is not None and self._owns(0, rows):
-            return plan.in_place(*args, **kwargs)
-        return plan.func(*args, *plan.more, **kwargs)
+            result = plan.in_place(*args, **kwargs)
+            return result
+        result = plan.func(*args, *plan.more, **kwargs)
+        return result
 
     def _owns(self, place: int, rows: Rows | Selection) -> bool:
         """Whether nobody else reads the rows of an operand, which are like those of the result."""
@@ -129,10 +135,8 @@ class Pick(Value):
     def compute(self, rows: Rows | Selection) -> Tensor:
         """Return some rows from those of the sources."""
         several = self.inputs[0]
-        part: Tensor
         if type(rows) is not Rows:
-            part = several.at(rows)[self.place]
-            return part
+            return several.at(rows)[self.place]
         self.share()
         part = several.box().data[self.place]
         return part if several.have == rows else part.narrow(self.dim, 0, rows.count)
@@ -179,9 +183,8 @@ class Gather(Value):
         shape = source.shape
         shape = (*shape[:dim], index.numel(), *shape[dim + 1 :])
         super().__init__(shape, source.dtype, source.device, dim)
-        self.index: Any = index
-        self.source: Any = source
-        self.lists: Any = lists
+        self.index, self.source = index, source
+        self.lists: Lists = lists  # type: ignore[assignment]  # None in `inference`
         self.reads(source)
         self.order: MessageOrder | None = None
         if lists is not None and source.support is not None and source.support.order is None:
@@ -191,18 +194,16 @@ class Gather(Value):
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return the rows to compute first."""
-        source: Value = self.source
+        source = self.source
         return [(source, source.rows_read(self.lists.part(self.index, rows)[1]))]
 
     def compute(self, rows: Rows | Selection) -> Tensor:
         """Return some rows from those of the sources."""
-        found: Tensor
+        source = self.source
         if type(rows) is not Rows:
-            found = self.source.at(cast(Selection, rows).through(self.index))
-            return found
+            return source.at(cast(Selection, rows).through(self.index))
         index, bound = self.lists.part(self.index, rows)
-        found = self.source.at(Rows(bound)).index_select(self.dim, index)
-        return found
+        return source.at(Rows(bound)).index_select(self.dim, index)
 
     def copy_held(self, storage: int) -> None:
         """See `Value`."""
@@ -211,7 +212,7 @@ class Gather(Value):
 
     def release(self) -> None:
         """Drop the source and the list."""
-        self.source = self.index = None
+        self.source = self.index = None  # type: ignore[assignment]
 
 
 def to_rows(order: MessageOrder, num_rows: int) -> Rows:
@@ -241,10 +242,8 @@ class Narrow(Value):
 
     def compute(self, rows: Rows | Selection) -> Tensor:
         """Return some rows from those of the sources."""
-        table: Tensor
         if type(rows) is not Rows:
-            table = self.inputs[0].at(cast(Selection, rows).through((self.start, self.step)))
-            return table
+            return self.inputs[0].at(cast(Selection, rows).through((self.start, self.step)))
         self.share()
         table = self.inputs[0].at(Rows(self.start + rows.count))
         return table.narrow(self.dim, self.start, rows.count)
@@ -263,7 +262,7 @@ class Pad(Value):
         support = source.wanted(Rows(source.num_rows))
         self.support = support if support.order is None else Rows(source.num_rows)
 
-    def compute(self, rows: Rows) -> Any:
+    def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
         self.share()
         return self.inputs[0].at(rows)

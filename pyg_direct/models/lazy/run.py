@@ -8,45 +8,37 @@ run on whole tables, as torch runs them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...core.private_torch import in_backward, to_copy, tree_leaves, tree_map
-from .calls import CallPlan, planned, signature
+from .calls import CallPlan, signature
 from .forms import Forms
 from .moves import MOVES, Move
 from .operations import Operation, Pick
-from .rules import OPERATORS, Operator, operator
-from .tensor import TableTensor, join_views, plain_of, result_of, tensor_of, written
+from .rules import OPERATORS, Operator, keeps_rows, operator
+from .tensor import (
+    PlainTensors,
+    Run,
+    TableTensor,
+    join_views,
+    plain_of,
+    result_of,
+    seen,
+    seen_with_fills,
+    tensor_of,
+    written,
+)
 from .values import Box, Fill, Leaf, Value
 
 aten = torch.ops.aten
-DRAWS = {"bernoulli_"}  # dropout; others have the numbers of the plain model
+KNOWN = 4096  # plans that are kept for an operation
 NO_TENSORS = {int, float, bool, type(None)}
 
 
-class PlainTensors(Protocol):
-    """Plain tensors that deferred operations read as they were when they were called."""
-
-    def kept(self, tensor: Tensor, whole: bool = False) -> Tensor:
-        """Return a tensor with the same numbers when they are read; `whole`: all for each row."""
-
-    def table(self, tensor: Tensor, dim: int) -> Leaf:
-        """Return the value of a tensor with rows in a dimension, as it is now."""
-
-    def leaf(self, tensor: Tensor, dim: int) -> Leaf:
-        """Return the value of memory that the run itself has made, as it is now."""
-
-    def protect(self, memory: Tensor) -> None:
-        """Let values keep their numbers, before memory that they read is written to."""
-
-    def leave_plain(self, values: Any) -> None:
-        """Let the gradients of plain tensors among some values be plain."""
-
-
-class LazyRun:
+class LazyRun(Run):
     """One forward on tables.
 
     Attributes:
@@ -62,16 +54,16 @@ class LazyRun:
     deferred: ClassVar[Mapping[str, Move]] = MOVES
     needs_unread = True
 
-    def __init__(self, device: torch.device, numbers: Any) -> None:
+    def __init__(self, device: torch.device, saved: PlainTensors) -> None:
         self.device, self.forms = device, Forms()
-        self.saved: Any = numbers  # `PlainTensors`
+        self.saved = saved
         self.calls = self.products = 0
 
     wrap = tensor_of
 
-    def whole(self, table: TableTensor) -> Tensor:
-        """Return all rows; not to be written to."""
-        raise NotImplementedError
+    def rows_of(self, table: TableTensor, rows: int) -> Tensor:
+        """Return the first rows; not to be written to."""
+        return self.whole(table)[:rows]
 
     def afford(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raise ValueError for an operation on all rows that takes more memory than there is."""
@@ -135,7 +127,7 @@ class LazyRun:
             join_views(func, args, kwargs, found)
         return found
 
-    def filled(self, call: Any, shape: Any, dim: int, value: Any) -> Fill:
+    def filled(self, call: Any, shape: tuple[int, ...], dim: int, value: Any) -> Fill:
         """Return a value that is one number, as a call (operation, args, kwargs) makes it."""
         _, args, kwargs = call
         return Fill(shape, kwargs.get("dtype") or args[0].dtype, self.device, dim, value)
@@ -204,7 +196,7 @@ class LazyRun:
                 given[position] = [*given[position]]
                 given[position][place] = self.operand(given[position][place], None)
 
-    def _table(self, plan: CallPlan, value: Tensor, row: int) -> Any:
+    def _table(self, plan: CallPlan, value: Tensor, row: int) -> Value:
         """Return the value of an argument with rows.
 
         Backwards fill tensors of zeros that nothing of the step has made, as for a part of `split`
@@ -213,7 +205,8 @@ class LazyRun:
         zeros = type(value) is Tensor and plan.zero == "all" and in_backward() and not value.any()
         if zeros:
             return Fill(tuple(value.shape), value.dtype, self.device, row, 0)
-        return self.operand(value, row)
+        found: Value = self.operand(value, row)
+        return found
 
     def _count_lost(self, known: Operator, values: list[Value]) -> None:
         """Count an operation on a gradient of some rows, which gives one of all rows."""
@@ -264,8 +257,7 @@ class LazyRun:
 
     def _leaves_of(self, tables: list[TableTensor]) -> Callable[[Tensor, int], Leaf]:
         """Return what makes the value of a plain tensor that was computed from some tables."""
-        found: Callable[[Tensor, int], Leaf] = self.saved.leaf
-        return found
+        return self.saved.leaf
 
     # --- in place ---
 
@@ -302,7 +294,7 @@ class LazyRun:
         if name == "zero_" or (name == "fill_" and not isinstance(args[1], Tensor)):
             value = args[1] if name == "fill_" else 0
             return Fill(node.shape, node.dtype, self.device, node.dim, value)
-        elif name in DRAWS:
+        elif name == "bernoulli_":  # dropout; others draw the numbers of the plain model
             return self._drawn(func, node, args[1:], kwargs)
         elif name == "copy_":
             found = self._copied(args[1], target)
@@ -351,3 +343,32 @@ def _num_rows(values: Any) -> int:
             if found:
                 return found
     return filled
+
+
+def planned(known: Operator, key: Any, args: Any, kwargs: Any, num_rows: int) -> CallPlan | None:
+    """Ask the rules about calls of a signature.
+
+    Args:
+        known: the operation.
+        key: their signature; None if what is found holds for this call alone.
+        args, kwargs: of one of them.
+        num_rows: of its tables.
+    """
+    plan, fixed = None, True
+    apart = keeps_rows(known.func, args, kwargs, seen)
+    apart = apart or keeps_rows(known.func, args, kwargs, seen_with_fills)
+    if apart is not None and apart.num_rows == num_rows:
+        plan = CallPlan(known, apart, args, kwargs)
+        stated = [v for v in tree_leaves((args, kwargs)) if type(v) is int and v == num_rows]
+        sizes = [_argument(args, kwargs, *place) for place in plan.sizes]  # -1: as is left
+        fixed = plan.fixed and len(stated) == sizes.count(num_rows)  # no other is of rows
+    if key is not None and fixed:
+        if len(known.plans) >= KNOWN:
+            known.plans.clear()
+        known.plans[key] = plan
+    return plan
+
+
+def _argument(args: Any, kwargs: Any, position: Any, place: Any) -> Any:
+    given = (args if type(position) is int else kwargs)[position]
+    return given if place is None else given[place]

@@ -27,7 +27,7 @@ PLAIN = (Tensor, torch.nn.Parameter)
 def _plain_gradient(grad: Tensor) -> Tensor | None:
     if not isinstance(grad, TableTensor):
         return None
-    return cast(Tensor, leave(grad, grad.size(0) if grad.dim() else 0))
+    return leave(grad, grad.size(0) if grad.dim() else 0)
 
 
 class SavedTensors:

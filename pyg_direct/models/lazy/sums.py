@@ -7,9 +7,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from ...batch.sampled import Reused
 from ...core.private_torch import in_backward
 from ...ops.products import (
     OF_SCATTER,
+    Adjacency,
     aggregate,
     can_reduce,
     can_reduce_lists,
@@ -46,7 +48,7 @@ class Missing(NamedTuple):
     """Added to their sums, to see whether they matter; None: they cannot be asked for."""
 
     @staticmethod
-    def of(reused: Any, shift: float | None) -> Missing | None:
+    def of(reused: Reused | None, shift: float | None) -> Missing | None:
         """Return those of a batch whose `Reused` is given; None if there are none."""
         if reused is None or reused.end == reused.read:
             return None
@@ -68,8 +70,7 @@ class Reduction(Value):
 
     def __init__(self, base: Value, messages: Value, reduce: str, include: bool) -> None:
         super().__init__(base.shape, base.dtype, base.device, base.dim)
-        self.base: Any = base
-        self.messages: Any = messages
+        self.base, self.messages = base, messages
         self.reduce, self.include = reduce, include
 
     @property
@@ -83,7 +84,8 @@ class Reduction(Value):
         """Return (gathered rows, weights) where the messages are their product: [E, C], or by heads
         [E, H, C] with weights [E, H, 1].
         """
-        source, weight, shape = self.messages, None, tuple(self.shape)
+        source, shape = self.messages, tuple(self.shape)
+        weight: Value | None = None
         if type(source) is Operation and source.func is aten.mul.Tensor and len(source.inputs) == 2:
             weight, source = sorted(source.inputs, key=lambda v: isinstance(v, Gather))
             if weight.dim != 0 or tuple(weight.shape[1:]) != (*shape[1:-1], 1):
@@ -178,7 +180,8 @@ class Scatter(Reduction):
         Args:
             rows, messages, sources: how many there are.
         """
-        take: Any = self.product and self.product[0]
+        assert self.product is not None
+        take = self.product[0]
         made = take.source
         if take.support is not None or self.reduce != "sum" or len(self.shape) != 2:
             return None
@@ -235,8 +238,8 @@ class Scatter(Reduction):
         return out.narrow(self.dim, 0, rows.count)
 
     def _summed(self, rows: Rows, messages: Rows) -> Tensor:
-        take: Any
-        take, weight = cast(Any, self.product)
+        assert self.product is not None
+        take, weight = self.product
         if len(self.shape) == 3:
             return self._summed_by_heads(rows, messages)
         values = None if weight is None else weight.at(messages).reshape(-1)
@@ -249,42 +252,44 @@ class Scatter(Reduction):
                 return summed
             self.lists.deferred.append((self.order, take.index, weight, self.deferred[0], summed))
             return summed @ self.deferred[1]
-        num = take.source.support.count
-        matrix = self.lists.matrix(take.order, self.order.index, num, to_rows(take.order, num))
-        transposed, position = matrix.transpose()
+        transposed, position, num = self._transposed(take)
         values = None if values is None else values[position]
         out = aggregate(transposed, take.source.at(Rows(num)), values, "sum")
         return filled_up(out, 0, max(len(out), rows.count))[: rows.count]
 
     def _summed_by_heads(self, rows: Rows, messages: Rows) -> Tensor:
-        take: Any
-        take, weight = cast(Any, self.product)
-        values = weight.at(messages).squeeze(2)
+        assert self.product is not None
+        take, weight = self.product
+        values = cast(Value, weight).at(messages).squeeze(2)
         if take.support is None:
             matrix = self.lists.matrix(self.order, take.index, rows.count, messages)
             return sum_by_heads(matrix, None, self.inputs[0].at(Rows(matrix.num_sources)), values)
-        num = take.source.support.count
-        matrix = self.lists.matrix(take.order, self.order.index, num, to_rows(take.order, num))
-        transposed, position = matrix.transpose()
+        transposed, position, num = self._transposed(take)
         out = sum_by_heads(transposed, position, take.source.at(Rows(num)), values)
         return filled_up(out, 0, max(len(out), rows.count))[: rows.count]
+
+    def _transposed(self, take: Gather) -> tuple[Adjacency, Tensor, int]:
+        """Return the matrix of gathered rows that are zero after some, and the number of these."""
+        order, support = take.order, take.source.support
+        assert order is not None and support is not None  # noqa: PT018
+        num = support.count
+        matrix = self.lists.matrix(order, self.order.index, num, to_rows(order, num))
+        return *matrix.transpose(), num
 
     def times(self, x: Value) -> Tensor | None:
         """Return its transpose times x, where it is a gradient of sums that x was summed up for.
 
         ``(A^T g)^T x = g^T (A x)``, and A x is known.
         """
-        if self.product is None or self.product[0].support is None:
+        if self.product is None or self.product[0].source.support is None:
             return None
-        take: Any
         take, weight = self.product
-        rows = take.source.support.count
+        rows = cast(Rows, take.source.support).count
         for order, index, by, given, summed in self.lists.deferred:
             same = order is take.order and index is self.order.index
             same = same and (_memory(by), _memory(given)) == (_memory(weight), _memory(x))
             if same and len(summed) >= rows:
-                grad: Tensor = compute_rows(take.source, Rows(rows))
-                product: Tensor = grad.t() @ summed[:rows]
+                product: Tensor = compute_rows(take.source, Rows(rows)).t() @ summed[:rows]
                 return product
         return None
 
@@ -333,8 +338,8 @@ def dot_of(products: Value, dims: list[int], keepdim: bool) -> EdgeDot | None:
     if dims != [2] or products.have is not None or products.dim != 0:
         return None
     wide = can_sum_by_heads(products.shape, products.dtype, products.device)
-    pair: Any = products.inputs
-    if not wide or len(pair) != 2 or any(type(v) is not Gather or v.dim for v in pair):
+    pair = [v for v in products.inputs if type(v) is Gather and v.dim == 0]
+    if not wide or len(pair) != 2 or len(products.inputs) != 2:
         return None
     same = all(v.dtype == products.dtype and tuple(v.shape) == tuple(products.shape) for v in pair)
     return EdgeDot(pair[0], pair[1], keepdim) if same else None

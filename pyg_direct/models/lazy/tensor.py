@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -27,8 +27,68 @@ from ...core.private_torch import (
     tree_map,
     wrapper_tensor,
 )
-from .rules import bound
+from .forms import Forms
+from .rules import Operator, bound
 from .values import Box, Leaf, Value
+
+
+class PlainTensors(Protocol):
+    """Plain tensors that deferred operations read as they were when they were called."""
+
+    def kept(self, tensor: Tensor, whole: bool = False) -> Tensor:
+        """Return a tensor with the same numbers when they are read; `whole`: all for each row."""
+
+    def table(self, tensor: Tensor, dim: int) -> Leaf:
+        """Return the value of a tensor with rows in a dimension, as it is now."""
+
+    def leaf(self, tensor: Tensor, dim: int) -> Leaf:
+        """Return the value of memory that the run itself has made, as it is now."""
+
+    def protect(self, memory: Tensor) -> None:
+        """Let values keep their numbers, before memory that they read is written to."""
+
+    def leave_plain(self, values: Any) -> None:
+        """Let the gradients of plain tensors among some values be plain."""
+
+
+class Run(Protocol):
+    """A forward on tables, in a training step or in `inference`."""
+
+    device: torch.device
+    forms: Forms
+    saved: PlainTensors
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Do an operation, or remember that it is to be done on the rows that are asked for."""
+
+    def row_wise(self, known: Operator, args: Any, kwargs: Any) -> Any:
+        """Return the value of an operation with a rule, or several; None if no rule says so."""
+
+    def wrap(self, node: Value) -> TableTensor:
+        """Return a tensor of a value."""
+
+    def whole(self, table: TableTensor) -> Tensor:
+        """Return all rows; not to be written to."""
+
+    def rows_of(self, table: TableTensor, rows: int) -> Tensor:
+        """Return the first rows; not to be written to."""
+
+    def operand(self, value: Tensor, row: int | None) -> Any:
+        """Return the value of a tensor with rows in a dimension; without, the tensor."""
+
+    def filled(self, call: Any, shape: tuple[int, ...], dim: int, value: Any) -> Value:
+        """Return a value that is one number, as a call (operation, args, kwargs) makes it."""
+
+    def taken(self, table: TableTensor, dim: int, index: Tensor) -> Value:
+        """Return the rows of a table that a list names."""
+
+    def part(self, table: TableTensor, dim: int, run: tuple[int, int], rows: int) -> Value | None:
+        """Return a run (start, step) of rows."""
+
+    def scattered(
+        self, base: Tensor, source: Tensor, at: tuple[int, Tensor], reduce: str, include: bool
+    ) -> Value | None:
+        """Return rows that messages are reduced into, in a dimension and by a list."""
 
 
 class TableMemory:
@@ -62,9 +122,9 @@ class TableTensor(Tensor):
         plain: memory of its own, after a write that is not deferred; or None.
     """
 
-    node: Any  # a `Value`
+    node: Value
     box: Box
-    run: Any
+    run: Run
     group: list[weakref.ref[TableTensor]] | None = None
     origin: tuple[TableTensor, Callable[[Tensor], Tensor]] | None = None
     plain: Tensor | None = None
@@ -76,8 +136,7 @@ class TableTensor(Tensor):
 
     def whole(self) -> Tensor:
         """Return all rows as a plain tensor, which must not be written to."""
-        found: Tensor = self.run.whole(self)
-        return found
+        return self.run.whole(self)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -177,7 +236,7 @@ class TableTensor(Tensor):
             raise NotImplementedError("an in-place operation on a conjugated or negated view")
         return self.plain
 
-    def hold_plain(self, made: Callable[[Tensor, int], Any]) -> None:
+    def hold_plain(self, made: Callable[[Tensor, int], Leaf]) -> None:
         """Hold what its memory has now, in the shape that it has now.
 
         Args:
@@ -197,18 +256,20 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     change is copied for it; and new plain tensors are counted.
     """
 
-    def __init__(self, run: Any) -> None:
+    def __init__(
+        self, protect: Callable[[list[Tensor]], None], count: Callable[[Any], None]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._run = run
+        self._protect, self._count = protect, count
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation."""
         kwargs = kwargs or {}
         if schema_of(func).is_mutable:
-            self._run.protect(written(func, args, kwargs))
+            self._protect(written(func, args, kwargs))
         found = func(*args, **kwargs)
         if not schema_of(func).is_mutable and not func.is_view:
-            self._run.count(found)
+            self._count(found)
         return found
 
 
@@ -299,7 +360,7 @@ class Enter(torch.autograd.Function):
     """Makes a plain tensor one of the step."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, run: Any, num_rows: int | None) -> Any:  # noqa: D102
+    def forward(ctx: Any, x: Tensor, run: Run, num_rows: int | None) -> Tensor:  # noqa: D102
         ctx.run, ctx.rows = run, len(x)
         return run.wrap(Leaf(x.detach(), 0, num_rows, watched=num_rows is None))
 
@@ -315,7 +376,7 @@ class Leave(torch.autograd.Function):
     """Returns the first rows as a plain tensor."""
 
     @staticmethod
-    def forward(ctx: Any, x: TableTensor, rows: int) -> Any:  # noqa: D102
+    def forward(ctx: Any, x: TableTensor, rows: int) -> Tensor:  # noqa: D102
         ctx.run, ctx.size = x.run, x.size(0) if x.dim() else None
         if ctx.size is None:
             return x.whole().clone()
@@ -327,16 +388,16 @@ class Leave(torch.autograd.Function):
 
 
 # The classes' `apply` has no types.
-_enter: Callable[[Tensor, Any, int | None], Any] = Enter.apply
-_leave: Callable[[Any, int], Any] = Leave.apply
+_enter: Callable[[Tensor, Run, int | None], TableTensor] = Enter.apply
+_leave: Callable[[Tensor, int], Tensor] = Leave.apply
 
 
-def enter(x: Tensor, run: Any) -> Tensor:
+def enter(x: Tensor, run: Run) -> TableTensor:
     """Return a plain tensor with a gradient as one of the step."""
-    return cast(Tensor, _enter(x, run, None))
+    return _enter(x, run, None)
 
 
-def tensor_of(run: Any, node: Any) -> TableTensor:
+def tensor_of(run: Run, node: Value) -> TableTensor:
     """Return a tensor of a run that holds a value."""
     made: Any
     if torch.is_inference_mode_enabled():
@@ -351,7 +412,7 @@ def tensor_of(run: Any, node: Any) -> TableTensor:
     return cast(TableTensor, made)
 
 
-def leave(value: Any, rows: int) -> Any:
+def leave(value: Tensor, rows: int) -> Tensor:
     """Return the first rows of a tensor of a step as a plain tensor."""
     if isinstance(value, TableTensor):
         return _leave(value, rows)

@@ -13,23 +13,16 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import count, repeat
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from ...core.private_torch import WithoutFunctionModes, writes_to
-from .lists import MessageOrder
+from .lists import Rows as Rows
 from .modes import AsCalled, modes_now
 
 _serial = count()
-
-
-class Rows(NamedTuple):
-    """The first rows of a value, or the first messages in the order of the rows they go to."""
-
-    count: int  # type: ignore[assignment]
-    order: MessageOrder | None = None
 
 
 class Selection(Protocol):
@@ -39,7 +32,7 @@ class Selection(Protocol):
     def count(self) -> int:
         """How many there are."""
 
-    def read(self, value: Value) -> Any:
+    def read(self, value: Value) -> Tensor:
         """Return these rows of a value; not to be written to."""
 
     def through(self, index: Tensor | tuple[int, int]) -> Selection:
@@ -53,17 +46,17 @@ class Box:
     inputs. So rows are freed when the last one who reads them has done so.
 
     Attributes:
-        data, have: the rows, and which they are.
+        data, have: the rows, and which they are; of an operation with several results, a list.
         views: rows of the same value in other orders.
         shared: whether something else may have the same memory.
     """
 
-    data: Any = None
+    data: Tensor = None  # type: ignore[assignment]
     have: Rows | None = None
     views: dict[Rows, Tensor] | None = None
     shared = False
 
-    def fill(self, data: Any, have: Rows) -> None:
+    def fill(self, data: Tensor, have: Rows) -> None:
         """Hold some rows."""
         self.data, self.have, self.views = data, have, None
 
@@ -89,6 +82,9 @@ def boxes_of(values: Iterable[Value]) -> tuple[Box, ...]:
     return tuple(found)
 
 
+Scheduler = Callable[[dict["Value", Rows], dict["Value", Rows], bool], None]
+
+
 class Value:
     """All rows of a tensor, some of which are computed.
 
@@ -112,16 +108,17 @@ class Value:
     )  # fmt: skip
 
     key: str
+    shape: tuple[int, ...]
     by_order = True  # whether it can be computed for the messages to some rows alone
     row_wise = False  # whether it reads the same rows of all inputs
     is_fill = False  # whether it is one number, whose rows are where those of others are
     # What computes it together with all that was asked for, in place of `compute_needed`.
-    scheduler: Any = None
+    scheduler: Scheduler | None = None
     # Returns which rows messages ask for that read some of the rows up to one.
     rows_read: Callable[[int], Rows] = Rows
 
     def __init__(
-        self, shape: Any, dtype: torch.dtype, device: Any, dim: int, kind: Any = None
+        self, shape: Any, dtype: torch.dtype, device: torch.device, dim: int, kind: Any = None
     ) -> None:
         self.shape, self.dtype, self.device, self.dim = shape, dtype, device, dim
         self.num_rows = shape[dim] if shape else 1
@@ -165,8 +162,9 @@ class Value:
     def table(self) -> Tensor | None:
         """All rows, once they are computed."""
         box: Box | None = None if self.ref is None else self.ref()
-        whole = box is not None and box.have is not None and box.have == (self.num_rows, None)
-        return box.data if whole else None  # type: ignore[union-attr]
+        if box is None or box.have is None or box.have != (self.num_rows, None):
+            return None
+        return box.data
 
     def settle(self, table: Tensor) -> None:
         """Hold all rows, which are computed, and let go of what they were computed from."""
@@ -207,7 +205,7 @@ class Value:
         """Return the values that operations made it of; `inputs` may leave some of them out."""
         return self.inputs
 
-    def compute(self, rows: Any) -> Any:
+    def compute(self, rows: Any) -> Tensor:
         """Return some rows, `Rows` or a `Selection`, from those of the sources."""
         raise NotImplementedError
 
@@ -217,7 +215,7 @@ class Value:
         for box in self.boxes or ():
             box.shared = True
 
-    def with_known(self, data: Any, rows: Rows) -> Any:
+    def with_known(self, data: Tensor, rows: Rows) -> Tensor:
         """Return rows, of which those that were computed before keep their numbers.
 
         Products with other numbers of rows round differently, and a maximum that was taken of the
@@ -234,7 +232,7 @@ class Value:
         parts = [known.narrow(self.dim, 0, first), data.narrow(self.dim, first, rows.count - first)]
         return torch.cat(parts, self.dim)
 
-    def take_rows(self, data: Any, rows: Rows) -> None:
+    def take_rows(self, data: Tensor, rows: Rows) -> None:
         """Hold rows that are computed, and let go of those of the inputs."""
         box = self.ref()
         if box.have is not None:
@@ -242,7 +240,7 @@ class Value:
         box.data, box.have, box.views = data, rows, None
         self.boxes = None
 
-    def at(self, rows: Rows | Selection) -> Any:
+    def at(self, rows: Rows | Selection) -> Tensor:
         """Return rows that are computed; not to be written to."""
         if type(rows) is not Rows:
             return cast(Selection, rows).read(self)
@@ -259,17 +257,17 @@ class Value:
             box.views[rows] = self._arranged(box.data, have, rows)
         return box.views[rows]
 
-    def _arranged(self, data: Tensor, have: Any, rows: Any) -> Tensor:
+    def _arranged(self, data: Tensor, have: Rows, rows: Rows) -> Tensor:
         if have.order is None and rows.order is None:  # all others are zero
             return filled_up(data, self.dim, rows.count)
         if have.order is not None:
             all_rows = data.new_zeros(self.shape)
-            all_rows.index_copy_(self.dim, have.order.position[: have.count], data)
+            all_rows.index_copy_(self.dim, have.order.position[: have.count], data)  # type: ignore[index]
         else:
             all_rows = filled_up(data, self.dim, self.num_rows)
         if rows.order is None:
             return all_rows.narrow(self.dim, 0, rows.count)
-        return all_rows.index_select(self.dim, rows.order.position[: rows.count])
+        return all_rows.index_select(self.dim, rows.order.position[: rows.count])  # type: ignore[index]
 
 
 def filled_up(data: Tensor, dim: int, rows: int) -> Tensor:
@@ -292,7 +290,7 @@ def union(first: Rows | None, second: Rows | None, num_rows: int) -> Rows | None
     return Rows(num_rows)
 
 
-def compute_rows(value: Value, rows: Rows, again: bool = False) -> Any:
+def compute_rows(value: Value, rows: Rows, again: bool = False) -> Tensor:
     """Return some rows of a value. Shared inputs are computed once.
 
     Args:
@@ -368,7 +366,7 @@ class Leaf(Value):
             self.support = Rows(held)
         self._writes = writes_to(tensor) if watched and not tensor.is_inference() else None
 
-    def at(self, rows: Rows | Selection) -> Any:
+    def at(self, rows: Rows | Selection) -> Tensor:
         """Return rows that are computed; not to be written to."""
         if self._writes is not None and writes_to(self.kept.data) != self._writes:
             raise RuntimeError(
@@ -389,8 +387,7 @@ class Leaf(Value):
     @property
     def tensor(self) -> Tensor:
         """The rows that it holds."""
-        found: Tensor = self.kept.data
-        return found
+        return self.kept.data
 
 
 class Fill(Value):
@@ -399,7 +396,9 @@ class Fill(Value):
     __slots__ = ("value",)
     is_fill = True
 
-    def __init__(self, shape: Any, dtype: Any, device: Any, dim: int, value: Any) -> None:
+    def __init__(
+        self, shape: Any, dtype: torch.dtype, device: torch.device, dim: int, value: Any
+    ) -> None:
         super().__init__(shape, dtype, device, dim)
         self.value = value
         if value == 0:

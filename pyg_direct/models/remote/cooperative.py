@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ...batch.edges import SampledEdges
 from ...core.cooperation import Cooperation
 from ...core.private_torch import tree_leaves, writes_to
 from ...ranks.board import ExchangeError
@@ -24,9 +25,9 @@ from ..lazy.rules import Operator, keeps_rows
 from ..lazy.tensor import TableTensor, leave, seen, seen_with_fills
 from ..lazy.values import Fill, Leaf, Rows, Value, compute_rows
 from ..training.batch_sizes import BatchSizes, Entered, NotAPrefix
-from .common_rows import CommonNorm, OutputRows, PaddingRows, RowBlocks, SourceRows, Statistics
+from .common_rows import CommonNorm, PaddingRows, Statistics
 from .gathers import BY_DIM, BY_INDEX, Exchanges, Gathered
-from .messages import StepMessages
+from .messages import OutputRows, RowBlocks, SourceRows, StepMessages
 from .values import exchanged
 
 # Operations that put rows elsewhere, and make no number of several rows.
@@ -83,6 +84,8 @@ class CooperativeRun(BatchRun):
         is_in_forward: whether the forward runs.
     """
 
+    exchanges: CommonExchanges  # from the forward on
+
     def __init__(self, padding: PaddingRows, common: Cooperation) -> None:
         super().__init__(padding.edges[0][1].device, all_statistics=False)
         self.channel, self.is_in_forward = channel_of(common), True
@@ -111,7 +114,7 @@ class CooperativeRun(BatchRun):
         they are computed again on all ranks, which then take part in the same exchanges.
         """
         again = not self.is_in_forward and node.support is None
-        return cast(Tensor, compute_rows(node, Rows(node.num_rows), again))
+        return compute_rows(node, Rows(node.num_rows), again)
 
     def type_of(self, num_rows: int) -> Any:
         """Return (node type,) of which there are as many rows; () if there is none."""
@@ -320,7 +323,7 @@ def _outputs(run: CooperativeRun, sizes: BatchSizes, out: Any) -> Any:
     def take(value: Tensor, rows: int) -> Tensor:
         if isinstance(value, TableTensor) and value.dim() > 0:
             return next(found)
-        return cast(Tensor, leave(value, rows))
+        return leave(value, rows)
 
     return sizes.seeds_of(out, take)
 
@@ -358,7 +361,7 @@ class CommonExchanges(Exchanges):
         edges: see `Exchanges`.
     """
 
-    def __init__(self, run: Any, edges: Any) -> None:
+    def __init__(self, run: CooperativeRun, edges: list[tuple[Any, SampledEdges]]) -> None:
         super().__init__(run, edges, run.exchange_of)
         self._common, self._ends = run, []
         self.edge_counts: set[int] = set()  # with and without self-loops
@@ -398,7 +401,7 @@ class CommonExchanges(Exchanges):
         key = id(table), writes_to(table)
         if key not in self._entered:
             run = self._common
-            made: Any = run.enter(table if table.requires_grad else run.saved.kept(table))
+            made = run.enter(table if table.requires_grad else run.saved.kept(table))
             self._entered[key] = table, made
         return self._entered[key][1]
 

@@ -18,10 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 from ...batch.edges import SampledEdges
 from ...core.private_torch import writes_to
+from ..lazy.batch_run import BatchRun
 from ..lazy.sums import NOT_CUT, Missing, NotCutError
 from ..lazy.tensor import TableTensor
 from ..lazy.values import Value
-from .values import exchanged
+from .messages import AgreedExchange
+from .values import RowExchange, exchanged
 
 # Functions with the arguments (table, dim, index), and those with (table, index).
 BY_DIM = {torch.index_select, Tensor.index_select}
@@ -68,9 +70,9 @@ class Exchanges(TorchFunctionMode):
 
     def __init__(
         self,
-        run: Any,
+        run: BatchRun,
         edges: list[tuple[Any, SampledEdges]],
-        exchange_of: Callable[[Gathered], Any],
+        exchange_of: Callable[[Gathered], RowExchange | AgreedExchange | None],
         missing: Missing | None = None,
     ) -> None:
         super().__init__()
@@ -87,7 +89,7 @@ class Exchanges(TorchFunctionMode):
                 lists += [run.lists.one(source[source != destination])]
             self._sources += [(edge_type, num_nodes, v) for v in {id(v): v for v in lists}.values()]
         self._layers: dict[Value, int] = {}
-        self._made: dict[Any, tuple[Any, Any]] = {}
+        self._made: dict[Any, tuple[TableTensor, Any]] = {}
         self.exchanged: set[Value] = set()
         self.waiting: dict[Value, None] = {}  # gradients that are to go to other ranks
         self.inputs: set[Value] = set()  # what the arguments of the forward hold
@@ -146,6 +148,7 @@ class Exchanges(TorchFunctionMode):
             return table
         gathered = Gathered(edge_type, 0, tuple(table.shape), table.dtype, of_edges=True)
         exchange = self._exchange_of(gathered)
+        assert not isinstance(exchange, AgreedExchange)
         return table if exchange is None else exchange.forward(table, len(table))
 
     def _read(self, rows: int, index: Any) -> tuple[bool, Any]:
@@ -185,7 +188,7 @@ class Exchanges(TorchFunctionMode):
             self._layers.setdefault(one, max((self._layers[v] for v in parents), default=0))
         return self._layers[value]
 
-    def _through(self, table: TableTensor, edge_type: Any, layer: int) -> Any:
+    def _through(self, table: TableTensor, edge_type: Any, layer: int) -> TableTensor:
         """Return a tensor with its exchanged rows; the same for all gathers of it."""
         written = 0 if table.plain is None else writes_to(table.plain)
         node_type = None if edge_type is None else edge_type[0]

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import weakref
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from ...core.cooperation import NodesInCommon, RowsBetween, SeedOutputs
 from ...ops.devices import ends_in_call
+from ...ops.staging import lists_on
 from ...ranks.board import ExchangeError
 from ...ranks.channel import ALIGNMENT, Channel, Kind, aligned
 
@@ -223,3 +227,238 @@ class StepMessages:
 
 def _tag(titles: tuple[str, ...]) -> int:
     return zlib.crc32("\n".join(titles).encode())
+
+
+Lists = Sequence[Tensor]  # of rows, by rank
+
+
+class RowBlocks:
+    """Where the rows of a node type lie: the loop's seeds, own rows by hop, others' rows by hop.
+
+    Attributes:
+        nodes: what is known of them.
+        seeds: where the own rows begin.
+        own: [hops + 1], where the own rows of each hop end.
+        others: [hops + 1], where those of the others end.
+        num_rows: of the batch, with `padding` rows behind all of these.
+
+    Example:
+        Of 2 seeds, own rows by hop (1, 3) and others' (0, 2): seeds is 2, own (3, 6), others
+        (6, 8). Messages that read rows up to 5 are of hop 1, as are those up to 7.
+    """
+
+    def __init__(self, nodes: NodesInCommon, padding: int) -> None:
+        self.nodes = nodes
+        self.seeds = nodes.num_seeds
+        self.own = [self.seeds + count for count in accumulate(nodes.own_by_hop)]
+        self.others = [self.own[-1] + count for count in accumulate(nodes.others_by_hop)]
+        self.num_rows = self.others[-1] + padding
+
+    def hop(self, end: int) -> int:
+        """Return the hop within which all rows up to `end` are, of messages up to some hop.
+
+        Where the others' rows of several hops end there, it is the last of these.
+        """
+        if end <= self.own[-1]:
+            return bisect_left(self.own, end)
+        if end > self.others[-1]:
+            return len(self.own) - 1
+        first = bisect_left(self.others, end)
+        return bisect_right(self.others, self.others[first]) - 1
+
+
+class AgreedExchange:
+    """An exchange of rows between ranks, once they agree on the number of hops that are read.
+
+    Args:
+        messages: of the step.
+        blocks: of the node type.
+        title: the name of the value; the same on all ranks.
+        row_bytes: of one row.
+
+    Attributes:
+        asked: number of the last hop that is read.
+    """
+
+    def __init__(
+        self, messages: StepMessages, blocks: RowBlocks, title: str, row_bytes: int
+    ) -> None:
+        self.messages, self.title, self.asked = messages, title, 0
+        self._blocks, self._row_bytes = blocks, row_bytes
+        self._made = 0
+
+    def _lists(self) -> tuple[Lists, Lists]:
+        """Return which own rows go to each rank, and which rows come from each."""
+        raise NotImplementedError
+
+    def ask(self, end: int) -> bool:
+        """Tell that messages read rows up to `end`; return whether the agreement covers them."""
+        raise NotImplementedError
+
+    def extent(self, count: int) -> tuple[int, int]:
+        """See `RowExchange`; the same for any count, once the hops are agreed."""
+        raise NotImplementedError
+
+    def receive(self, computed: Tensor, read: int, parts: Lists) -> Tensor:
+        """Return the first `read` rows, with the parts of all ranks; see `RowExchange.forward`."""
+        raise NotImplementedError
+
+    def gradient_exchange(self) -> GradientExchange:
+        """Return the exchange of the gradients of what is agreed now."""
+        raise NotImplementedError
+
+    def take(self) -> None:
+        """See `Agreement`."""
+        self._made = self.messages.made
+        sent, coming = ([len(rows) for rows in lists] for lists in self._lists())
+        self.messages.expect(self.title, self._row_bytes, sent, coming)
+        self.messages.expect(_back(self.title), self._row_bytes, coming, sent)
+
+    def to_send(self, computed: Tensor) -> RowTransfer:
+        """Return the rows to send to other ranks."""
+        to, of = self._lists()
+        return _moved(self.title, self._made, computed[self._blocks.seeds :], to, of)
+
+
+class SourceRows(AgreedExchange):
+    """The rows of a value that messages read: own ones, and others' from the ranks that have them.
+
+    Args:
+        messages, blocks, title, row_bytes: see `AgreedExchange`.
+    """
+
+    _hop = -1  # up to which the ranks have agreed to read
+
+    def ask(self, end: int) -> bool:
+        """See `AgreedExchange`."""
+        hop = self._blocks.hop(end)
+        self.asked = max(self.asked, hop)
+        return hop <= self._hop
+
+    def take(self) -> None:
+        """See `Agreement`."""
+        self._hop = self.asked
+        super().take()
+
+    def _lists(self) -> tuple[Lists, Lists]:
+        nodes = self._blocks.nodes
+        return _within(self._hop, nodes.send), _within(self._hop, nodes.receive)
+
+    def extent(self, count: int) -> tuple[int, int]:
+        """See `RowExchange`."""
+        return self._blocks.others[self.asked], self._blocks.own[self.asked]
+
+    def receive(self, computed: Tensor, read: int, parts: Lists) -> Tensor:
+        """See `AgreedExchange`."""
+        own = self._blocks.own[-1]
+        table = computed.new_empty(read, *computed.shape[1:])
+        table[: len(computed)] = computed
+        table[len(computed) : own] = 0  # which no message reads
+        for rows, part in zip(lists_on(table.device, self._lists()[1]), parts, strict=True):
+            table[own:][rows] = part
+        return table
+
+    def gradient_exchange(self) -> GradientExchange:
+        """See `AgreedExchange`."""
+        to, of = self._lists()
+        blocks = self._blocks
+        return GradientExchange(
+            self, of, to, (blocks.own[-1], blocks.seeds, blocks.own[self._hop]), True
+        )
+
+
+class OutputRows(AgreedExchange):
+    """The rows of the loop's seeds, from the ranks that have computed them.
+
+    Args:
+        messages, blocks, title, row_bytes: see `AgreedExchange`.
+        outputs: who has which.
+    """
+
+    def __init__(
+        self,
+        messages: StepMessages,
+        blocks: RowBlocks,
+        title: str,
+        row_bytes: int,
+        outputs: SeedOutputs,
+    ) -> None:
+        super().__init__(messages, blocks, title, row_bytes)
+        self._outputs = outputs
+
+    def ask(self, end: int) -> bool:
+        """See `AgreedExchange`."""
+        return self._made > 0
+
+    def _lists(self) -> tuple[Lists, Lists]:
+        return self._outputs.send, self._outputs.receive
+
+    def extent(self, count: int) -> tuple[int, int]:
+        """See `RowExchange`."""
+        return self._blocks.seeds, self._blocks.own[0]
+
+    def receive(self, computed: Tensor, read: int, parts: Lists) -> Tensor:
+        """See `AgreedExchange`."""
+        found = computed.new_empty(read, *computed.shape[1:])
+        for rows, part in zip(lists_on(found.device, self._outputs.receive), parts, strict=True):
+            found[rows] = part
+        return found
+
+    def gradient_exchange(self) -> GradientExchange:
+        """See `AgreedExchange`."""
+        to, of = self._lists()
+        return GradientExchange(self, of, to, (0, self._blocks.seeds, self._blocks.own[0]), False)
+
+
+class GradientExchange:
+    """How gradients of received rows are sent back to the ranks that computed the rows.
+
+    Args:
+        between: how the rows came, as it is agreed now.
+        to: which rows of the others go back to each rank.
+        of: to which own rows what comes from each rank is added.
+        places: where the rows of the others begin, where the own rows do, and where these end.
+        has_own: whether own rows were read in place, so that they have gradients already.
+    """
+
+    def __init__(
+        self,
+        between: AgreedExchange,
+        to: Lists,
+        of: Lists,
+        places: tuple[int, int, int],
+        has_own: bool,
+    ) -> None:
+        self.messages, self._title, self._made = between.messages, between.title, between._made
+        self._to, self._of, self._has_own = to, of, has_own
+        self._others, self._first, self._end = places
+
+    def to_send(self, grad: Tensor) -> RowTransfer:
+        """Return the rows to send to other ranks."""
+        table = grad[self._others :]
+        return _moved(_back(self._title), self._made, table, self._to, self._of)
+
+    def receive(self, grad: Tensor, parts: Lists) -> Tensor:
+        """Return the gradient of the rows that were given, with the parts of all ranks."""
+        if self._has_own:
+            found = grad[: self._end].clone()
+        else:
+            found = grad.new_zeros(self._end, *grad.shape[1:])
+        for rows, part in zip(lists_on(found.device, self._of), parts, strict=True):
+            found[self._first :].index_add_(0, rows, part)
+        return found
+
+
+def _back(title: str) -> str:
+    return f"{title}, back"
+
+
+def _within(hop: int, between: RowsBetween) -> list[Tensor]:
+    """Return the numbers of the rows that edges read up to a hop, by rank."""
+    pairs = zip(between.rows, between.by_hop, strict=True)
+    return [rows[: sum(by_hop[: hop + 1])] for rows, by_hop in pairs]
+
+
+def _moved(title: str, made: int, table: Tensor, to: Lists, of: Lists) -> RowTransfer:
+    parts = [table[rows] for rows in lists_on(table.device, to)]
+    return RowTransfer(title, made, parts, [len(rows) for rows in of])

@@ -315,7 +315,7 @@ class RowTables:
         for place, count in enumerate((1, batch.read - batch.first, reused, batch.edges)):
             self._counts[place] += count
 
-    def exchanges(self, batch: Reused) -> Any:
+    def exchanges(self, batch: Reused) -> Callable[[Gathered], RowExchange | None]:
         """Return what gives the exchange of each value of a step; see `Exchanges`."""
         places = itertools.count()
 

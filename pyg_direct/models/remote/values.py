@@ -1,4 +1,4 @@
-"""Values of a step that have rows from elsewhere: from a table of earlier steps, or other ranks."""
+"""Values of a step with rows from a table of earlier steps, or from other ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch.autograd.function import once_differentiable
 from ...core.private_torch import WithoutFunctionModes
 from ..lazy.modes import AsCalled
 from ..lazy.tensor import TableTensor
-from ..lazy.values import Rows, Value, needed_by
+from ..lazy.values import Rows, Scheduler, Value, needed_by
+from .messages import AgreedExchange, Agreement, GradientExchange, RowTransfer, StepMessages
 
 
 class RowExchange(Protocol):
@@ -47,72 +48,15 @@ class RowExchange(Protocol):
         """
 
 
-class GradientExchange:
-    """How the gradient of rows that came from other ranks goes back there.
-
-    Attributes:
-        messages: of the step, a `StepMessages`.
-    """
-
-    messages: Any
-
-    def to_send(self, grad: Tensor) -> Any:
-        """Return the rows that go to other ranks, a `RowTransfer`."""
-        raise NotImplementedError
-
-    def receive(self, grad: Tensor, parts: list[Tensor]) -> Tensor:
-        """Return the gradient of the rows that were given, with the parts of all ranks."""
-        raise NotImplementedError
-
-
-class AgreedExchange:
-    """An exchange with other ranks, which all read rows of the same hops: the most that one needs.
-
-    Attributes:
-        messages: of the step, a `StepMessages`.
-        title: see `Agreement`.
-        asked: number of the last hop that is read.
-    """
-
-    messages: Any
-    title: str
-    asked: int
-
-    def ask(self, end: int) -> bool:
-        """Tell that messages read rows up to `end`; return whether what is agreed covers them."""
-        raise NotImplementedError
-
-    def take(self) -> None:
-        """See `Agreement`."""
-        raise NotImplementedError
-
-    def extent(self, count: int) -> tuple[int, int]:
-        """See `RowExchange`; the same for any count, once the hops are agreed."""
-        raise NotImplementedError
-
-    def to_send(self, computed: Tensor) -> Any:
-        """Return the rows that go to other ranks, a `RowTransfer`."""
-        raise NotImplementedError
-
-    def receive(self, computed: Tensor, read: int, parts: list[Tensor]) -> Tensor:
-        """Return the first `read` rows, with the parts of all ranks; see `RowExchange.forward`."""
-        raise NotImplementedError
-
-    def gradient_exchange(self) -> GradientExchange:
-        """Return the way back of what is agreed now; more rows may be read later."""
-        raise NotImplementedError
-
-
 class _Exchanged(Value):
     """The rows of a value after an exchange."""
 
-    __slots__ = ("computed", "exchange", "gradient_exchange", "read")
+    __slots__ = ("computed", "exchange", "read")
 
     def __init__(self, source: Value, exchange: RowExchange | AgreedExchange) -> None:
         super().__init__(source.shape, source.dtype, source.device, 0)
         self.exchange: Any = exchange
         self.read = self.computed = 0
-        self.gradient_exchange: Any = getattr(exchange, "backward", None)
         self.reads(source)
 
     def wanted(self, rows: Rows) -> Rows:
@@ -138,26 +82,26 @@ class OfRanks(Value):
     __slots__ = ()
 
     @property
-    def scheduler(self) -> Any:
+    def scheduler(self) -> Scheduler | None:  # type: ignore[override]
         """See `Value`."""
         return None if self.ranks is None else compute_with_ranks
 
     @property
-    def ranks(self) -> Any:
-        """By which it exchanges rows with other ranks, a `StepMessages`; None if it does not."""
+    def ranks(self) -> StepMessages | None:
+        """The collectives that exchange its rows, or None."""
         raise NotImplementedError
 
     @property
-    def agreement(self) -> Any:
-        """What the ranks have to agree on before, an `Agreement`; None for nothing."""
+    def agreement(self) -> Agreement | None:
+        """What the ranks have to agree on before, or None."""
         return None
 
-    def to_send(self, rows: Rows) -> Any:
-        """Return what goes to other ranks, a `RowTransfer`, before some rows can be computed."""
+    def to_send(self, rows: Rows) -> RowTransfer:
+        """Return the rows to send before some rows can be computed."""
         raise NotImplementedError
 
-    def receive(self, rows: Rows, parts: Any) -> Any:
-        """Return some rows with what has come, by rank."""
+    def receive(self, rows: Rows, parts: list[Tensor]) -> Tensor:
+        """Assemble rows from what each rank sent."""
         raise NotImplementedError
 
     def agreed_rows(self, rows: Rows) -> Rows:
@@ -174,42 +118,46 @@ def compute_with_ranks(asked: dict[Value, Rows], needs: dict[Value, Rows], again
         again: as of `compute_rows`.
     """
     while True:
-        exchanging: list[Any] = [one for one in needs if one.scheduler is not None]
+        exchanging = [v for v in needs if isinstance(v, OfRanks) and v.scheduler is not None]
         # What can go to other ranks together with these, and nobody has asked for.
         of_all = [one for value in exchanging for one in getattr(value, "waiting", ())]
         waiting = {one: Rows(0) for one in of_all if one not in needs}
         if not waiting:
             agreements = [one.agreement for one in exchanging if one.agreement is not None]
-            if not agreements or agreements[0].messages.agree(agreements):
+            if not agreements or _messages(exchanging).agree(agreements):
                 break
         asked |= waiting
         needs = needed_by(asked, again)
     needs |= {one: one.agreed_rows(needs[one]) for one in exchanging}
     with AsCalled() as called, WithoutFunctionModes():  # what is called is not the forward's
-        for together in _in_order([*reversed(needs)]):
-            called.take(together[0].modes)
-            if together[0].scheduler is None:
-                found = [one.compute(needs[one]) for one in together]
-            else:
-                came = together[0].ranks.move([one.to_send(needs[one]) for one in together])
-                pairs = zip(together, came, strict=True)
-                found = [one.receive(needs[one], parts) for one, parts in pairs]
-            for one, data in zip(together, found, strict=True):
-                one.take_rows(data, needs[one])
+        for alone, together in _stages([*reversed(needs)]):
+            for one in alone:
+                called.take(one.modes)
+                one.take_rows(one.compute(needs[one]), needs[one])
+            if together:
+                called.take(together[0].modes)
+                sent = [one.to_send(needs[one]) for one in together]
+                for each, parts in zip(together, _messages(together).move(sent), strict=True):
+                    each.take_rows(each.receive(needs[each], parts), needs[each])
 
 
-def _in_order(values: list[Any]) -> Iterator[list[Any]]:
-    """Yield values in an order in which each can be computed; those that exchange together."""
+def _messages(exchanging: list[OfRanks]) -> StepMessages:
+    """Return the collectives of some values, which are of one step."""
+    return next(one.ranks for one in exchanging if one.ranks is not None)
+
+
+def _stages(values: list[Value]) -> Iterator[tuple[list[Value], list[OfRanks]]]:
+    """Yield values in an order in which they can be computed: some, and those that exchange rows
+    together afterwards.
+    """
     stages: dict[Value, int] = {}  # how many exchanges come before
     for one in values:
         before = [stages[v] + (v.scheduler is not None) for v in one.inputs if v in stages]
         stages[one] = max(before, default=0)
     for stage in range(max(stages.values()) + 1):
         here = [one for one in values if stages[one] == stage]
-        together = [one for one in here if one.scheduler is not None]
-        yield from ([one] for one in here if one.scheduler is None)
-        if together:
-            yield together
+        alone = [one for one in here if one.scheduler is None]
+        yield alone, [v for v in here if isinstance(v, OfRanks) and v.scheduler is not None]
 
 
 class _Agreed(_Exchanged, OfRanks):
@@ -222,7 +170,9 @@ class _Agreed(_Exchanged, OfRanks):
             one rank, whose lists reach further, and not on the others.
     """
 
-    __slots__ = ("is_covered", "kept")
+    __slots__ = ("gradient_exchange", "is_covered", "kept")
+    exchange: AgreedExchange
+    gradient_exchange: GradientExchange
     by_order = False
 
     def __init__(self, source: Value, exchange: AgreedExchange, is_kept: bool) -> None:
@@ -231,12 +181,12 @@ class _Agreed(_Exchanged, OfRanks):
         self.is_covered = True  # unless messages ask for more
 
     @property
-    def ranks(self) -> Any:
+    def ranks(self) -> StepMessages | None:
         """See `OfRanks`."""
         return self.exchange.messages
 
     @property
-    def agreement(self) -> Any:
+    def agreement(self) -> Agreement | None:
         """See `OfRanks`."""
         return self.exchange
 
@@ -255,7 +205,7 @@ class _Agreed(_Exchanged, OfRanks):
         """See `OfRanks`."""
         return Rows(self.exchange.extent(rows.count)[0])
 
-    def to_send(self, rows: Rows) -> Any:
+    def to_send(self, rows: Rows) -> RowTransfer:
         """See `OfRanks`."""
         ((source, part),) = self.sources(rows)
         self.read, self.computed = rows.count, part.count
@@ -264,24 +214,22 @@ class _Agreed(_Exchanged, OfRanks):
 
     def receive(self, rows: Rows, parts: list[Tensor]) -> Tensor:
         """See `OfRanks`."""
-        found: Tensor = self.exchange.receive(
-            self.inputs[0].at(Rows(self.computed)), rows.count, parts
-        )
-        return found
+        computed = self.inputs[0].at(Rows(self.computed))
+        return self.exchange.receive(computed, rows.count, parts)
 
-    def with_known(self, data: Any, rows: Rows) -> Any:
-        """Return rows as they are: others lie behind gaps."""
+    def with_known(self, data: Tensor, rows: Rows) -> Tensor:
+        """Return the rows unchanged: those that are known are not a prefix of them."""
         return data
 
 
 class _ExchangedGradient(Value):
-    """The gradient of what an exchange was given; it is computed as a whole."""
+    """Gradient of an exchange's input, always for all rows."""
 
-    __slots__ = ("gradient_exchange", "read")
+    __slots__ = ("exchange", "read")
 
     def __init__(self, grad: Value, of: _Exchanged) -> None:
         super().__init__(of.shape, of.dtype, of.device, 0)
-        self.read, self.gradient_exchange = of.read, of.gradient_exchange
+        self.read, self.exchange = of.read, of.exchange
         self.reads(grad)
         self.support = Rows(of.computed)
 
@@ -295,7 +243,7 @@ class _ExchangedGradient(Value):
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
-        found: Tensor = self.gradient_exchange(self.inputs[0].at(Rows(self.read)))
+        found: Tensor = self.exchange.backward(self.inputs[0].at(Rows(self.read)))
         return found
 
 
@@ -307,39 +255,41 @@ class _AgreedGradient(_ExchangedGradient, OfRanks):
         waiting: those of the step that are not computed.
     """
 
-    __slots__ = ("kept", "waiting")
+    __slots__ = ("gradient_exchange", "kept", "waiting")
 
-    def __init__(self, grad: Value, of: _Exchanged, waiting: dict[Value, None]) -> None:
+    def __init__(self, grad: Value, of: _Agreed, waiting: dict[Value, None]) -> None:
         super().__init__(grad, of)
+        self.gradient_exchange = of.gradient_exchange
         self.kept, self.waiting = self.box(), waiting
         waiting[self] = None
 
     @property
-    def ranks(self) -> Any:
+    def ranks(self) -> StepMessages | None:
         """See `OfRanks`."""
         return self.gradient_exchange.messages
 
-    def to_send(self, rows: Rows) -> Any:
+    def to_send(self, rows: Rows) -> RowTransfer:
         """See `OfRanks`."""
         self.waiting.pop(self, None)
         return self.gradient_exchange.to_send(self.inputs[0].at(Rows(self.read)))
 
     def receive(self, rows: Rows, parts: list[Tensor]) -> Tensor:
         """See `OfRanks`."""
-        found: Tensor = self.gradient_exchange.receive(self.inputs[0].at(Rows(self.read)), parts)
-        return found
+        return self.gradient_exchange.receive(self.inputs[0].at(Rows(self.read)), parts)
 
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: TableTensor, exchange: Any, has_backward: bool) -> Any:
+    def forward(
+        ctx: Any, x: TableTensor, exchange: RowExchange | AgreedExchange, has_backward: bool
+    ) -> TableTensor:
         source: Value = x.run.operand(x, 0)
-        ctx.run = x.run
+        ctx.run = run = x.run
         if isinstance(exchange, AgreedExchange):
             ctx.value = _Agreed(source, exchange, has_backward)
         else:
             ctx.value = _Exchanged(source, exchange)
-        return ctx.run.wrap(ctx.value)
+        return run.wrap(ctx.value)
 
     @staticmethod
     @once_differentiable

@@ -62,8 +62,6 @@ class Acceleration:
         plain: the model as it was given; it shares everything with the accelerated one.
         reason: why the last call ran the model as it is, "" if it ran on the needed rows; before
             the first call, why batches of loaders will.
-        exchange_of: returns how rows of a gathered value enter a step from elsewhere, given the
-            sizes of the batch and the value; None where all rows are those of the layer below.
     """
 
     def __init__(self, plain: torch.nn.Module, all_statistics: bool, certify: bool) -> None:
@@ -80,16 +78,10 @@ class Acceleration:
         self._costs = StepCosts()
         self._times = StepTimes()
         self._how = Forms()
-        self.exchange_of: Callable[[BatchSizes, Gathered], RowExchange | None] | None = None
-
-    @property
-    def _forward(self) -> Any:
-        """The forward of the plain model, which may be replaced at any time."""
-        return self.plain.forward
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model: on the needed rows where arguments hold sampled edges, else as it is."""
-        kwargs = without_counts(self._forward, kwargs)
+        kwargs = without_counts(self.plain.forward, kwargs)
         edges = list(edges_in((args, kwargs)))
         if self.tables is not None:
             self.tables.check_edges(edges)
@@ -98,8 +90,6 @@ class Acceleration:
             return self._as_it_is(reason, args, kwargs, warn or self._often())
         if (common := common_of(edges)) is not None:
             return self._together(common, edges, args, kwargs)
-        if self.exchange_of is not None:  # for rows that the plain model does not get
-            return self._step(BatchSizes(edges), args, kwargs)
         if any(e.hops is not None and e.hops.reused is not None for _, e in edges):
             return self._with_tables(BatchSizes(edges), args, kwargs)
         if self._refuted:
@@ -116,7 +106,7 @@ class Acceleration:
 
     def _as_it_is(self, reason: str, args: Any, kwargs: Any, warn: bool = False) -> Any:
         """Run the plain model, and say why: in `reason`, and in one warning if that is wanted."""
-        out = run_plain(self._forward, args, kwargs)  # raises what is a mistake in the arguments
+        out = run_plain(self.plain.forward, args, kwargs)  # raises for wrong arguments
         self.reason = reason
         if warn and reason not in self._warned:
             self._warned.add(reason)
@@ -155,7 +145,7 @@ class Acceleration:
             return needed()
 
         def plain() -> Any:
-            return sizes.seeds_of(run_plain(self._forward, args, kwargs))
+            return sizes.seeds_of(run_plain(self.plain.forward, args, kwargs))
 
         return self._times.run(self._kind(), sizes.num_edges, needed, plain)
 
@@ -163,7 +153,7 @@ class Acceleration:
         """Run the model on this rank's part of a batch that ranks make together."""
         with eagerly():
             check_not_lazy(self._is_lazy())
-            out, run = run_together(self._forward, edges, common, args, kwargs)
+            out, run = run_together(self.plain.forward, edges, common, args, kwargs)
         self._how, self.reason = run.forms, ""
         return out
 
@@ -190,8 +180,8 @@ class Acceleration:
             RuntimeError: it cannot be run so. The plain model could not be, either: such a batch
                 leaves out neighbours.
         """
-        reused: Any = sizes.reused
-        if self.tables is None:
+        reused = sizes.reused
+        if self.tables is None or reused is None:
             raise RuntimeError(OTHER_MODEL)
         self.tables.begin(reused)
         reason = self._compared(sizes, args, kwargs) if reused.certified else ""
@@ -206,11 +196,10 @@ class Acceleration:
                 raise
         return self._step(sizes, args, kwargs, shift=0.0)
 
-    def _exchanges(self, sizes: BatchSizes) -> Any:
+    def _exchanges(self, sizes: BatchSizes) -> Callable[[Gathered], RowExchange | None] | None:
         """Return what gives the exchange of each value of a step; None for none."""
-        if sizes.reused is not None and self.tables is not None:
-            return self.tables.exchanges(sizes.reused)
-        return None if self.exchange_of is None else functools.partial(self.exchange_of, sizes)
+        reused = sizes.reused
+        return None if self.tables is None or reused is None else self.tables.exchanges(reused)
 
     def reused(self) -> ReusedRows | None:
         """Return what the training has reused so far; None without `reuse=`."""

@@ -19,6 +19,8 @@ from ...core.arguments import check_model
 from ...core.cooperation import Cooperation
 from ...core.private_torch import compiled_in_place, tree_leaves, tree_map
 from ...loading.base import DirectLoader
+from ..lazy.tensor import TableTensor
+from ..lazy.values import Leaf, Value
 
 
 class NotAPrefix(Exception):  # noqa: N818 (no error: another way is taken)
@@ -78,33 +80,45 @@ class BatchSizes:
             take: returns the first rows of a tensor; called with all of them, too.
         """
         take = take or _first
-        if isinstance(out, Tensor):
-            if out.layout != torch.strided:
-                return out
-            rows = out.size(0) if out.dim() > 0 else 0
-            seeds = self._seeds.get(rows, set())
-            return take(out, next(iter(seeds)) if len(seeds) == 1 else rows)
-        if isinstance(out, dict):
-            return self._seeds_by_key(out, take)
-        if dataclasses.is_dataclass(out) and not isinstance(out, type):
-            fields = {f.name: getattr(out, f.name) for f in dataclasses.fields(out)}
-            return dataclasses.replace(
-                out, **{n: self.seeds_of(v, take) for n, v in fields.items()}
-            )
-        if isinstance(out, tuple) and hasattr(out, "_fields"):
-            return type(out)(*[self.seeds_of(v, take) for v in out])
-        if type(out) in (list, tuple):
-            return type(out)([self.seeds_of(v, take) for v in out])
-        return out
 
-    def _seeds_by_key(self, out: dict[Any, Any], take: Callable[[Tensor, int], Tensor]) -> Any:
-        found = copy.copy(out)
-        for key, value in out.items():
-            rows, seeds = self._of_type.get(key, (0, 0))
-            known = key is not None and isinstance(value, Tensor) and value.dim() > 0
-            known = known and rows == value.size(0)
-            found[key] = take(value, seeds) if known else self.seeds_of(value, take)
-        return found
+        def seeds(value: Tensor, path: tuple[Any, ...]) -> Tensor:
+            if value.layout != torch.strided:
+                return value
+            rows = value.size(0) if value.dim() > 0 else 0
+            of_type = self._of_type.get(path[-1], (0, 0)) if path and value.dim() > 0 else (-1, 0)
+            if rows == of_type[0]:
+                return take(value, of_type[1])
+            known = self._seeds.get(rows, set())
+            return take(value, next(iter(known)) if len(known) == 1 else rows)
+
+        return mapped(seeds, out)
+
+
+def mapped(change: Callable[[Tensor, tuple[Any, ...]], Any], value: Any, *path: Any) -> Any:
+    """Return a result with each tensor changed, in dicts, lists, tuples and dataclasses.
+
+    Args:
+        change: gets a tensor and its place: keys, field names and positions.
+        value: the result.
+        *path: its own place.
+    """
+    if isinstance(value, Tensor):
+        return change(value, path)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [f.name for f in dataclasses.fields(value) if f.init]
+        found = {n: mapped(change, getattr(value, n), *path, n) for n in names}
+        return dataclasses.replace(value, **found)
+    if isinstance(value, Mapping):
+        entries = {key: mapped(change, entry, *path, key) for key, entry in value.items()}
+        if not isinstance(value, dict):
+            return entries
+        copied = copy.copy(value)  # of its own class
+        copied.update(entries)
+        return copied
+    if isinstance(value, (tuple, list)):
+        parts = [mapped(change, entry, *path, i) for i, entry in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
 
 
 def _first(value: Tensor, rows: int) -> Tensor:
@@ -117,7 +131,7 @@ class Step(Protocol):
     device: torch.device
     exchanges: Any
 
-    def enter(self, x: Tensor) -> Tensor:
+    def enter(self, x: Tensor) -> TableTensor:
         """Return a plain tensor as one of the step."""
 
 
@@ -131,7 +145,7 @@ class Entered:
 
     def __init__(self, run: Step, sizes: BatchSizes) -> None:
         self._run, self._sizes = run, sizes
-        self._made: list[tuple[Tensor, Any, Any]] = []
+        self._made: list[tuple[Tensor, TableTensor, Value]] = []
 
     def of(self, arguments: Any) -> Any:
         """Return arguments with tensors of the step for what has rows, and plain edges."""
@@ -147,7 +161,7 @@ class Entered:
         known = next((made for given, made, _ in self._made if given is value), None)
         if known is not None:
             return known
-        made: Any = self._run.enter(value)
+        made = self._run.enter(value)
         self._made.append((value, made, made.node))
         if self._run.exchanges is not None:
             self._run.exchanges.inputs.add(made.node)
@@ -157,6 +171,7 @@ class Entered:
         """Write to the arguments what the forward has written to them."""
         for value, made, node in self._made:
             if made.node is not node:
+                assert isinstance(node, Leaf)
                 node.keep_own()
                 with torch.no_grad():
                     value.copy_(made.whole())

@@ -8,8 +8,8 @@ import torch
 
 from pyg_direct.batch.edges import HopEnds, SampledEdges
 from pyg_direct.core.cooperation import Cooperation, NodesInCommon, RowsBetween, SeedOutputs
-from pyg_direct.models.remote.common_rows import FEW_EDGES, PaddingRows, RowBlocks
-from pyg_direct.models.remote.messages import NUMBERS, StepMessages
+from pyg_direct.models.remote.common_rows import FEW_EDGES, PaddingRows
+from pyg_direct.models.remote.messages import NUMBERS, RowBlocks, StepMessages
 
 
 def test_more_agreements_than_fit_into_a_message() -> None:
@@ -46,7 +46,9 @@ def test_of_hops_that_need_no_other_rows_it_is_the_last() -> None:
     assert blocks.hop(10) == 2  # own rows of the second hop may be read, too
 
 
-def made(size: int, edges: list[list[int]], counts: tuple[int, int], written: int = 0) -> PaddingRows:
+def made(
+    size: int, edges: list[list[int]], counts: tuple[int, int], written: int = 0
+) -> PaddingRows:
     """Return what a rank adds to authors and papers, with edges from the former to the latter."""
     authors, papers = counts
     plan = {"author": nodes(0, [0, authors], [0, 0]), "paper": nodes(1, [papers - 1, 0], [0, 0])}

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -20,6 +21,17 @@ from torch_geometric.nn import GraphSAGE, MessagePassing
 
 from pyg_direct import accelerate
 from pyg_direct.models.lazy.batch_run import BatchRun
+
+
+def let_exchange(fast, exchange_of) -> None:
+    """Give steps of an accelerated model the exchanges of gathered values, of which it gets none.
+
+    An error of such a step is not answered by the plain model, which lacks the rows.
+    """
+    state = fast.acceleration
+    state._exchanges = lambda sizes: partial(exchange_of, sizes)
+    state._on_needed_rows = state._step
+
 
 # The rows from `OWN` on are those of the first nodes, in place of their own.
 OWN = 12
@@ -84,7 +96,7 @@ def test_rows_and_gradients_go_through_the_exchange(name, training, monkeypatch)
         assert gathered.edge_type is None
         return Copies(gathered, seen) if len(gathered.shape) > 1 else None  # not degrees of nodes
 
-    fast.acceleration.exchange_of = exchange_of
+    let_exchange(fast, exchange_of)
     batch = next(iter(loader))
     inputs, size = arguments(batch, extra), batch.batch_size
     ours = outputs_and_gradients(fast, inputs, size)
@@ -104,7 +116,7 @@ def test_relations_share_the_exchange_of_a_node_type(monkeypatch) -> None:
         asked.append((gathered.layer, gathered.edge_type[0]))
         return Copies(gathered)
 
-    fast.acceleration.exchange_of = exchange_of
+    let_exchange(fast, exchange_of)
     batch = next(iter(loader))
     inputs, size = arguments(batch), {"paper": batch["paper"].batch_size}
     ours = outputs_and_gradients(fast, inputs, size)
@@ -140,7 +152,7 @@ def test_gathers_beside_the_exchanges_are_refused(make) -> None:
     model = make().double()
     loader = loader_of(homogeneous_graph(), hops=2)
     fast = accelerate(model, loader, certify=False)
-    fast.acceleration.exchange_of = lambda sizes, gathered: Copies(gathered)
+    let_exchange(fast, lambda sizes, gathered: Copies(gathered))
     batch = next(iter(loader))
     with pytest.raises(RuntimeError, match="by other means than"):
         outputs_and_gradients(fast, arguments(batch), batch.batch_size)
@@ -151,7 +163,7 @@ def test_layers_are_counted_and_none_means_no_exchange() -> None:
     loader = loader_of(homogeneous_graph())
     fast = accelerate(model, loader, certify=False)
     asked = []
-    fast.acceleration.exchange_of = lambda sizes, gathered: asked.append(gathered)
+    let_exchange(fast, lambda sizes, gathered: asked.append(gathered))
     batch = next(iter(loader))
     ours = outputs_and_gradients(fast, arguments(batch), batch.batch_size)
     theirs = outputs_and_gradients(model, plain(arguments(batch)), batch.batch_size)
@@ -163,7 +175,7 @@ def test_layers_are_counted_and_none_means_no_exchange() -> None:
 def test_a_step_is_freed_without_the_collector(monkeypatch) -> None:
     loader = loader_of(homogeneous_graph())
     fast = accelerate(HOMOGENEOUS["gat"][0]().double(), loader, certify=False)
-    fast.acceleration.exchange_of = lambda sizes, gathered: Copies(gathered)
+    let_exchange(fast, lambda sizes, gathered: Copies(gathered))
     batch, made = next(iter(loader)), []
 
     class Run(BatchRun):

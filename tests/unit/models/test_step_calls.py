@@ -14,8 +14,8 @@ from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
 from pyg_direct import NeighborLoader, accelerate
-from pyg_direct.models.lazy import calls as step_calls
 from pyg_direct.models.lazy import rules
+from pyg_direct.models.lazy import run as lazy_run
 from pyg_direct.models.lazy.batch_run import BatchRun
 
 PACKAGE = str(Path(pyg_direct.__file__).parent)
@@ -80,9 +80,9 @@ def test_a_table_of_one_row_says_nothing_of_others() -> None:
 
 def test_rules_are_asked_once(monkeypatch) -> None:
     asked = []
-    keeps_rows = step_calls.keeps_rows
+    keeps_rows = lazy_run.keeps_rows
     monkeypatch.setattr(
-        step_calls, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
+        lazy_run, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
     )
     check(lambda x: x.relu(), (4, 3), (7, 3), (9, 3))
     assert len(asked) == 1
@@ -111,7 +111,7 @@ def test_a_step_of_three_layers_makes_at_most_1800_calls_and_none_for_ranks() ->
     called = calls_of(lambda: step(second))
     assert net.acceleration.reason == ""
     assert len(called) <= 1800
-    assert [name for name in called if "/elsewhere/" in name] == []
+    assert [name for name in called if "/remote/" in name] == []
 
 
 def calls_of(action: Callable[[], None]) -> list[str]:
@@ -133,9 +133,9 @@ def calls_of(action: Callable[[], None]) -> list[str]:
 
 def test_inference_asks_the_rules_once_for_tables_of_any_number_of_rows(monkeypatch) -> None:
     asked = []
-    keeps_rows = step_calls.keeps_rows
+    keeps_rows = lazy_run.keeps_rows
     monkeypatch.setattr(
-        step_calls, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
+        lazy_run, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
     )
     rules.operator(torch.ops.aten.add.Tensor).plans.clear()
     made, other = of_inference(), torch.randn(4, 6)
