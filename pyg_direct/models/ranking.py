@@ -63,8 +63,8 @@ def rank_links(
     As many links are scored at a time as `memory_bytes` hold rows of scores, so no matrix of all
     pairs is made. With `known`, ranks are those of the filtered setting (Bordes et al.,
     "Translating Embeddings for Modeling Multi-relational Data", NIPS 2013): another destination of
-    the same source that is known to be right is no candidate. It is looked up in the sorted edges,
-    and the scores that it had are taken off the counts.
+    the same source that is known to be right is not a candidate. It is looked up in the sorted
+    edges, and its scores are taken off the counts.
 
     Args:
         source: [num_src, ...], a row of each source, as `pyg_direct.inference` returns them.

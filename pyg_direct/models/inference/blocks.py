@@ -342,7 +342,7 @@ def projected_first(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
         args, kwargs: of it.
 
     Returns:
-        None where the rows are no such sums or means, or where W makes them longer.
+        None if the rows are not such sums or means, or if W makes them longer.
     """
     *bias, table, weight = args
     if kwargs or not isinstance(table, TableTensor) or table.plain is not None:

@@ -132,7 +132,7 @@ class Check:
             yield
         except NotComparable as error:
             self._leave_out(str(error))
-        except Exception as error:  # the run will say so, if it is no matter of the part
+        except Exception as error:  # the run raises it as well, unless it is due to the part
             logger.info("inference() is not compared with the model itself: %s", error)
             self._expected = None
 

@@ -125,7 +125,7 @@ class Executor:
         self.orders = Orders()
         self._temporary: Any = None
         self._pool: ThreadPoolExecutor | None = None
-        self.paths: dict[int, Path] = {}  # of tables that lie in files, by address
+        self.paths: dict[int, Path] = {}  # of tables in files, by address
 
     def close(self) -> None:
         """End the threads, and remove the temporary folder."""
@@ -146,7 +146,7 @@ class Executor:
                     self.budget.count(part)
         return order
 
-    # --- where tables lie ---
+    # --- memory and files of tables ---
 
     def _new(self, shape: Any, dtype: torch.dtype, path: Path | None) -> Tensor:
         size = torch.empty(shape, dtype=dtype, device="meta").nbytes
@@ -455,7 +455,7 @@ STEP_BYTES = 1 << 24  # of a tensor that are summed up at a time
 def checksum_of(values: Mapping[str, Any]) -> int:
     """Return the CRC-32 of tensors, arrays, and the text of all else, with their names.
 
-    Finds changes made by mistake, in about a second for a gigabyte; it is no protection against
+    It finds changes made by mistake, in about a second for a gigabyte, but does not protect against
     changes made on purpose.
     """
     found = 0

@@ -129,7 +129,7 @@ def rows_in(data: Any, name: str, value: Any) -> Iterator[tuple[Any, Any, bool, 
     """Yield the entries of an argument by type, and how many rows each has to have.
 
     Yields:
-        Type, entry, whether its rows are of edges, and their number; None where nobody knows.
+        Type, entry, whether its rows are of edges, and their number; None if that is not known.
     """
     for key, entry in value.items() if isinstance(value, Mapping) else [(None, value)]:
         of_edges = isinstance(key, tuple) or (key is None and "edge" in name)

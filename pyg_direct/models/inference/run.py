@@ -36,15 +36,15 @@ class CopiedOnWrite:
         self._readers: dict[int, weakref.WeakSet[Value]] = {}  # by storage
 
     def kept(self, tensor: Tensor, whole: bool = False) -> Tensor:
-        """Return a tensor as it is now, once `read_by` says who reads it."""
+        """Return a tensor with its present numbers, once `read_by` says which value reads it."""
         return _safe(tensor.detach())
 
     def table(self, tensor: Tensor, dim: int) -> Leaf:
-        """Return the value of a tensor with rows in a dimension, as it is now."""
+        """Return the value of a tensor with rows in a dimension, with its present numbers."""
         return self.leaf(_safe(tensor.detach()), dim)
 
     def leaf(self, tensor: Tensor, dim: int) -> Leaf:
-        """Return the value of a tensor to which nobody writes unseen."""
+        """Return the value of a tensor whose writes are all seen."""
         made = Leaf(tensor, dim)
         self.read_by(made, tensor)
         return made

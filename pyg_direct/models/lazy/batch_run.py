@@ -58,7 +58,7 @@ class BatchRun(LazyRun):
     Attributes:
         lists: the lists of rows that it has seen.
         entries: of the messages that are summed up.
-        norms: those of the needed rows, by where their means lie.
+        norms: those of the needed rows, by the address of their means.
         exchanges: of rows with other places; None for none.
     """
 

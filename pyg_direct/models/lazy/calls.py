@@ -22,7 +22,7 @@ from .values import Fill, Rows, Value, union
 
 aten = torch.ops.aten
 ROWS = "rows"  # in a signature in place of their number
-# That may overwrite their first operand where nobody else reads it.
+# That may overwrite their first operand if nothing else reads it.
 IN_PLACE = {"add", "sub", "mul", "div", "relu", "leaky_relu", "exp", "neg", "clamp"}
 
 
@@ -36,12 +36,12 @@ class CallPlan:
         known, func: the operation, and the one that is called on some rows.
         tables: (position, place in a list there or None, dimension of the rows) of arguments whose
             rows are taken.
-        whole: positions, likewise, of tensors that are read as they are.
+        whole: positions, likewise, of tensors that are read in full.
         sizes: (position, place in a list there or None) of numbers of rows.
         outs: of each result shape, dtype, dimension of the rows, and kind.
         container: of several results; None if there is one.
         unread: whether only a backward reads some of the results.
-        products: of two numbers for each row, by a matrix that is read as it is.
+        products: of two numbers for each row, by a matrix that is read in full.
         zero: results are zero where "all" or "one" of `zero_of` are; "" if that is not known.
         zero_of: places in `tables`.
 

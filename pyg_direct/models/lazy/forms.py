@@ -13,7 +13,7 @@ class Forms:
         sums: how messages were summed.
         whole_calls: how often operations ran on all rows, by name.
         by_blocks: operations that read all rows, block by block.
-        gradients: likewise operations of the backward, and those behind which it is not known that
+        gradients: likewise operations of the backward, and those after which it is not known that
             rows of a gradient are zero.
     """
 

@@ -118,7 +118,7 @@ class Lists:
     """Lists of rows, of which equal ones are one, with their orders and matrices."""
 
     def __init__(self) -> None:
-        self._at: dict[Any, tuple[Tensor, Tensor]] = {}  # by where a list lies
+        self._at: dict[Any, tuple[Tensor, Tensor]] = {}  # by the address of a list
         self._known: dict[int, list[Tensor]] = {}
         self._versions: dict[int, int] = {}
         self._bounds: dict[int, tuple[int, int]] = {}
@@ -210,7 +210,7 @@ class Orders:
 
     def __init__(self) -> None:
         self.kept: list[MessageOrder] = []
-        self._narrow: dict[Any, tuple[weakref.ref[Any], NarrowIndex]] = {}  # by where a list lies
+        self._narrow: dict[Any, tuple[weakref.ref[Any], NarrowIndex]] = {}  # by address
 
     def of(self, index: Tensor, num_rows: int) -> MessageOrder:
         """Return the order of a list.

@@ -33,7 +33,7 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def eagerly() -> Iterator[None]:
-    """Let compiled parts of a model run as they are written."""
+    """Run compiled parts of a model eagerly."""
     set_stance = getattr(torch.compiler, "set_stance", None)
     if set_stance is None or "torch._dynamo" not in sys.modules:  # before torch 2.6; or none are
         yield

@@ -64,7 +64,7 @@ class Operation(Value):
         return result
 
     def _owns(self, place: int, rows: Rows | Selection) -> bool:
-        """Whether nobody else reads the rows of an operand, which are like those of the result."""
+        """Whether this operation alone reads the rows of an operand, which fit the result."""
         value, boxes = self.inputs[place], cast(Any, self.boxes)
         box = boxes[place]
         like = not box.shared and box.have == rows and value.kind == self.kind
@@ -72,7 +72,7 @@ class Operation(Value):
         return like and references(boxes, place) == ONE_REFERENCE
 
     def release(self) -> None:
-        """Let go of the arguments."""
+        """Drop the arguments."""
         self.args, self.kwargs = [], {}
 
     def copy_held(self, storage: int) -> None:
@@ -237,7 +237,7 @@ class Narrow(Value):
             self.support = Rows(min(num_rows, max(0, support.count - start)))
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
+        """Return the rows to compute first."""
         return [(self.inputs[0], Rows(self.start + rows.count))]
 
     def compute(self, rows: Rows | Selection) -> Tensor:

@@ -1,7 +1,7 @@
-"""Numbers of tensors that a forward, an optimizer or a program may write to before they are read.
+"""Tensors that a forward, an optimizer or a program may write to before deferred operations run.
 
-Rows of a step are computed when somebody asks for them. What they are made of has to be as it was
-when the forward called the operation.
+Rows of a step are computed when they are read, from the numbers that the inputs had at the call of
+the operation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _plain_gradient(grad: Tensor) -> Tensor | None:
 
 
 class SavedTensors:
-    """Numbers that the values of a step read, as they were when the values were made."""
+    """Tensors that values of a step read, with the numbers that they had at the call."""
 
     def __init__(self) -> None:
         self._kept: dict[Any, tuple[Tensor, Tensor]] = {}
@@ -62,7 +62,7 @@ class SavedTensors:
         return known[1]
 
     def table(self, tensor: Tensor, dim: int) -> Leaf:
-        """Return the value of a plain tensor with rows in a dimension, as it is now."""
+        """Return the value of a plain tensor with rows in a dimension, with its present numbers."""
         return Leaf(self.kept(tensor), dim)
 
     def leave_plain(self, values: Any) -> None:
@@ -91,7 +91,7 @@ class SavedTensors:
                 )
 
     def leaf(self, tensor: Tensor, dim: int) -> Leaf:
-        """Return the value of memory that the forward may write to, as it is now."""
+        """Return the value of memory that the forward may write to, with its present numbers."""
         made = Leaf(tensor, dim)
         self._readers.setdefault(storage_of(tensor), weakref.WeakSet()).add(made.kept)
         return made

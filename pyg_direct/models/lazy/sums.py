@@ -154,11 +154,11 @@ class Scatter(Reduction):
         return to_rows(self.order, rows.count)
 
     def parents(self) -> tuple[Value, ...]:
-        """Return the values that operations made it of."""
+        """Return the operands of the operations that made it."""
         return self.base, self.messages
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
+        """Return the rows to compute first."""
         messages = self._messages(rows)
         if self._counts:
             return []
@@ -313,11 +313,11 @@ class EdgeDot(Value):
         self.support = min(known, key=lambda rows: rows.count) if known else None
 
     def parents(self) -> tuple[Value, ...]:
-        """Return the values that operations made it of."""
+        """Return the operands of the operations that made it."""
         return self.first, self.second
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
+        """Return the rows to compute first."""
         pair = self.first, self.second
         return [(v.source, v.source.rows_read(v.lists.part(v.index, rows)[1])) for v in pair]
 

@@ -39,10 +39,10 @@ class PlainTensors(Protocol):
         """Return a tensor with the same numbers when they are read; `whole`: all for each row."""
 
     def table(self, tensor: Tensor, dim: int) -> Leaf:
-        """Return the value of a tensor with rows in a dimension, as it is now."""
+        """Return the value of a tensor with rows in a dimension, with its present numbers."""
 
     def leaf(self, tensor: Tensor, dim: int) -> Leaf:
-        """Return the value of memory that the run itself has made, as it is now."""
+        """Return the value of memory that the run itself has made, with its present numbers."""
 
     def protect(self, memory: Tensor) -> None:
         """Let values keep their numbers, before memory that they read is written to."""
@@ -92,7 +92,7 @@ class Run(Protocol):
 
 
 class TableMemory:
-    """Stands for the memory of a table: to let go of it, as of what is computed again, is nothing.
+    """A placeholder for the memory of a table; to free it does nothing.
 
     Args:
         storage: of the table, which has no numbers.
@@ -178,7 +178,7 @@ class TableTensor(Tensor):
             self.copy_(value)
 
     def untyped_storage(self) -> Any:
-        """Return what stands for its memory."""
+        """Return a placeholder for its memory."""
         return TableMemory(super().untyped_storage())
 
     def tolist(self) -> Any:

@@ -40,7 +40,7 @@ class Selection(Protocol):
 
 
 class Box:
-    """The rows of a value that are computed; it lives as long as somebody may ask for them.
+    """The computed rows of a value; it lives as long as they may be read.
 
     Tensors hold the boxes of their values, and a value that is not computed yet those of its
     inputs. So rows are freed when the last one who reads them has done so.
@@ -99,7 +99,7 @@ class Value:
         modes: of torch, in which it is computed.
         kind: what it has in common with values of other batches: all but the number of rows.
         ref: weak reference to the box of its rows, or None.
-        key: a name for what it holds, once somebody has asked for it.
+        key: a name for its contents, once it was asked for.
     """
 
     __slots__ = (
@@ -167,13 +167,13 @@ class Value:
         return box.data
 
     def settle(self, table: Tensor) -> None:
-        """Hold all rows, which are computed, and let go of what they were computed from."""
+        """Hold all rows, which are computed, and drop the inputs."""
         self.box().fill(table, Rows(self.num_rows))
         self.inputs, self.boxes = (), None
         self.release()
 
     def release(self) -> None:
-        """Let go of tensors that it was computed from."""
+        """Drop tensors that it was computed from."""
 
     def copy_held(self, storage: int) -> None:
         """Hold copies of tensors in a storage (`storage_of`), which is about to change."""
@@ -198,7 +198,7 @@ class Value:
         return None if there or have.count == self.num_rows else rows
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
+        """Return the rows to compute first."""
         return [(value, rows) for value in self.inputs]
 
     def parents(self) -> tuple[Value, ...]:
@@ -210,7 +210,7 @@ class Value:
         raise NotImplementedError
 
     def share(self) -> None:
-        """Say that its memory, and that of its sources, may be the same."""
+        """Mark its memory, and that of its sources, as possibly shared."""
         self.box().shared = True
         for box in self.boxes or ():
             box.shared = True
@@ -233,7 +233,7 @@ class Value:
         return torch.cat(parts, self.dim)
 
     def take_rows(self, data: Tensor, rows: Rows) -> None:
-        """Hold rows that are computed, and let go of those of the inputs."""
+        """Hold computed rows, and drop those of the inputs."""
         box = self.ref()
         if box.have is not None:
             data = self.with_known(data, rows)

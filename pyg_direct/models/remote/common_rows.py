@@ -30,7 +30,7 @@ class Statistics:
         columns: of its rows.
     """
 
-    asked = 0  # there is nothing to agree on but that it comes
+    asked = 0  # ranks agree only that it is exchanged
 
     def __init__(self, messages: StepMessages, title: str, columns: int) -> None:
         self.messages, self.title = messages, title
@@ -154,7 +154,7 @@ MANY_EDGES = 1024  # which are not all self-loops
 
 
 class PaddingRows:
-    """How many rows are added behind those of each type.
+    """Padding rows, added after those of each type.
 
     Args:
         edges: of the batch, with their types.
@@ -253,7 +253,7 @@ def _ends(key: Any) -> tuple[Any, Any]:
 
 
 def _has_few(sampled: SampledEdges) -> bool:
-    """Whether there are too few edges that are no self-loops."""
+    """Whether there are too few edges that are not self-loops."""
     source, destination = sampled.as_tensor()
     if len(source) >= MANY_EDGES:
         return False

@@ -30,7 +30,7 @@ from .gathers import BY_DIM, BY_INDEX, Exchanges, Gathered
 from .messages import OutputRows, RowBlocks, SourceRows, StepMessages
 from .values import exchanged
 
-# Operations that put rows elsewhere, and make no number of several rows.
+# Operations that move rows and combine no numbers of several rows.
 MOVES = {
     "cat", "clone", "copy", "expand", "index", "index_put", "index_select", "masked_fill",
     "permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t",
@@ -225,7 +225,7 @@ class CooperativeRun(BatchRun):
         return norm
 
     def unused_norms(self) -> list[tuple[Value, int]]:
-        """Return what was normalised and nobody has read, with its rows that statistics are of."""
+        """Return norms whose rows were not read, with the rows that statistics are of."""
         return [(norm, rows) for norm, rows in self._norms if not norm.is_measured]
 
 
@@ -244,7 +244,7 @@ class _JointRead(Value):
         self.reads(*(value for value, _ in read))
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
+        """Return the rows to compute first."""
         return [(v, Rows(n)) for v, n in zip(self.inputs, self._rows, strict=True)]
 
     def compute(self, rows: Rows) -> Tensor:
@@ -437,7 +437,7 @@ class CommonExchanges(Exchanges):
         return refusal(what)
 
     def _goes_to(self, num_rows: int, index: Tensor) -> bool:
-        """Whether a list is one of destinations, behind which self-loops may follow."""
+        """Whether a list is one of destinations, which self-loops may follow."""
         index = self._common.lists.one(index)
         if id(index) not in self._known:
             self._known[id(index)] = any(

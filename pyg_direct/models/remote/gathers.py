@@ -1,10 +1,9 @@
-"""Rows of nodes that a layer reads from elsewhere than the layer below it.
+"""Rows of nodes that a layer reads from a table of earlier steps or from other ranks.
 
-A layer reads rows of nodes where it gathers a value by the sources of sampled edges. There some
-rows may come from a table of earlier steps, or from other ranks, and the gradient of these rows
-goes elsewhere, too. `RowExchange` is one such passage, `Exchanges` puts them into a step: above
-autograd, so that gradients find their way back, and on values of the step, so that only what is
-needed is computed and exchanged.
+A layer reads rows of nodes where it gathers a value by the sources of sampled edges. An exchange
+(`RowExchange`) replaces some of these rows, and routes their gradients. `Exchanges` inserts them
+into a step: above autograd, which then runs their backward, and on values of the step, so that only
+needed rows are computed and exchanged.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Gathered(NamedTuple):
         shape: [N, ...], N the nodes of the source type in the batch.
         dtype: of its elements.
         of_edges: a plain tensor, which the forward has made of the edges alone, such as degrees.
-            Its exchange is called with autograd as it is, and needs no `backward`.
+            Its exchange is called under autograd, and needs no `backward`.
         is_input: whether it is an argument of the model, and not made by an operation.
     """
 
@@ -63,7 +62,7 @@ class Exchanges(TorchFunctionMode):
         run: the step.
         edges: of the batch, each with its edge type or None.
         exchange_of: returns the exchange of a gathered value, a `RowExchange` or an
-            `AgreedExchange`, or None to gather it as it is. It is called once for each value, in
+            `AgreedExchange`, or None to gather it without one. It is called once for each value, in
             the order of the forward.
         missing: rows of nodes that lack edges, with which sums by source are wrong; None for none.
     """

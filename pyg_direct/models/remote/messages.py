@@ -1,6 +1,6 @@
 """The collectives of ranks that compute a step together, and which of them comes next.
 
-All ranks know the size of each message. But a rank that is elsewhere in its program does not know
+All ranks know the size of each message. But a rank at another point of its program does not know
 which message the others are at. So ranks say what they are at in numbers of a fixed size, before
 the message itself. On the host that is left out where the same message followed the one before it
 the last time: a rank that is not at it sends as many bytes, whose head says so.
@@ -145,7 +145,7 @@ class StepMessages:
     def move(self, moved: Sequence[RowTransfer]) -> list[list[Tensor]]:
         """Send rows to the other ranks, in one message to each; return those that come, by rank.
 
-        A rank's part for itself is returned as it is.
+        A rank's part for itself is returned unchanged.
 
         Raises:
             ExchangeError: a rank has failed, or is at something else.
@@ -173,7 +173,7 @@ class StepMessages:
         self.channel.fail(text)
 
     def _expected(self) -> tuple[str, ...]:
-        """Return the titles of the message that ranks which go on as the last time are at."""
+        """Return the titles of the message that followed the last time."""
         known = self._known
         found = known.following.get(known.last, SPOKEN)
         return found if all(title in known.sizes for title in found) else SPOKEN
@@ -194,7 +194,7 @@ class StepMessages:
     def _sent(
         self, titles: tuple[str, ...], messages: Any, coming: list[list[Kind]]
     ) -> list[list[Tensor]] | None:
-        """Send messages behind their heads; None if a rank is not at them."""
+        """Send messages after their heads; None if a rank is at another message."""
         head = torch.tensor([_tag(titles)])
         came = self.channel.send(
             [[head, *tensors] for tensors in messages],
@@ -233,14 +233,14 @@ Lists = Sequence[Tensor]  # of rows, by rank
 
 
 class RowBlocks:
-    """Where the rows of a node type lie: the loop's seeds, own rows by hop, others' rows by hop.
+    """The layout of the rows of a node type: the loop's seeds, own rows by hop, others' by hop.
 
     Attributes:
         nodes: what is known of them.
         seeds: where the own rows begin.
         own: [hops + 1], where the own rows of each hop end.
         others: [hops + 1], where those of the others end.
-        num_rows: of the batch, with `padding` rows behind all of these.
+        num_rows: of the batch, with `padding` rows after all of these.
 
     Example:
         Of 2 seeds, own rows by hop (1, 3) and others' (0, 2): seeds is 2, own (3, 6), others

@@ -289,7 +289,7 @@ class RowTables:
         if not known and model.training and torch.is_grad_enabled():
             raise RuntimeError(
                 "A model with accelerate(reuse=) is trained on edges as its loader gives them, and "
-                "these were changed, or come from elsewhere. Pass batch.edge_index itself."
+                "these were changed, or are not from it. Pass batch.edge_index itself."
             )
 
     def begin(self, batch: Reused) -> None:

@@ -65,7 +65,7 @@ class _Exchanged(Value):
         return Rows(self.exchange.extent(count)[0])
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
+        """Return the rows to compute first."""
         return [(self.inputs[0], Rows(self.exchange.extent(rows.count)[1]))]
 
     def compute(self, rows: Rows) -> Tensor:
@@ -119,7 +119,7 @@ def compute_with_ranks(asked: dict[Value, Rows], needs: dict[Value, Rows], again
     """
     while True:
         exchanging = [v for v in needs if isinstance(v, OfRanks) and v.scheduler is not None]
-        # What can go to other ranks together with these, and nobody has asked for.
+        # Gradients that can be sent with these, and were not asked for.
         of_all = [one for value in exchanging for one in getattr(value, "waiting", ())]
         waiting = {one: Rows(0) for one in of_all if one not in needs}
         if not waiting:
@@ -238,7 +238,7 @@ class _ExchangedGradient(Value):
         return cast(Rows, self.support)
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
+        """Return the rows to compute first."""
         return [(self.inputs[0], Rows(self.read))]
 
     def compute(self, rows: Rows) -> Tensor:

@@ -60,7 +60,7 @@ class Acceleration:
 
     Attributes:
         plain: the model as it was given; it shares everything with the accelerated one.
-        reason: why the last call ran the model as it is, "" if it ran on the needed rows; before
+        reason: why the last call ran the plain model, "" if it ran on the needed rows; before
             the first call, why batches of loaders will.
     """
 
@@ -80,7 +80,7 @@ class Acceleration:
         self._how = Forms()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the model: on the needed rows where arguments hold sampled edges, else as it is."""
+        """Run the model on the needed rows if arguments hold sampled edges, else plain."""
         kwargs = without_counts(self.plain.forward, kwargs)
         edges = list(edges_in((args, kwargs)))
         if self.tables is not None:
@@ -158,7 +158,7 @@ class Acceleration:
         return out
 
     def _on_needed_rows(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
-        """Run the model on the needed rows if that gives its numbers, else as it is."""
+        """Run the model on the needed rows if that gives its numbers, else the plain model."""
         try:
             reason = self._compared(sizes, args, kwargs)
             if not reason:
@@ -220,7 +220,7 @@ class Acceleration:
         Args:
             sizes: of the batch.
             args, kwargs: of the forward.
-            shift: what is added to rows of layer 1 that nobody should read.
+            shift: a number that is added to rows of layer 1 that must not be read.
             twin: a copy of the model, which is run with the random numbers of the plain one.
         """
         run = BatchRun(sizes.device, self.all_statistics, twin is None)
@@ -343,7 +343,7 @@ def accelerate(
         reuse: take rows of layer 1 from a table of earlier steps, which changes what the model
             learns from; see `Reuse`. Needs one `NeighborLoader` over a homogeneous graph, on the
             CPU, with at most one worker: that of the training, whose batches no other model can
-            use. Evaluation takes other loaders. The table is no part of the model's state: it is
+            use. Evaluation takes other loaders. The table is not part of the model's state: it is
             empty in copies, and after a state was loaded. Batches in which the model is compared
             with the plain one compute all rows.
 
@@ -429,7 +429,7 @@ def acceleration(model: torch.nn.Module) -> Acceleration:
 
 
 def plain_of(model: M) -> M:
-    """Return the model that an accelerated one was made from; any other model as it is."""
+    """Return the model that an accelerated one was made from; any other model unchanged."""
     known = getattr(model, "acceleration", None)
     return cast(M, known.plain) if isinstance(known, Acceleration) else model
 

@@ -198,7 +198,7 @@ def edges_in(value: Any, key: Any = None) -> Iterator[tuple[Any, SampledEdges]]:
 
 
 def why_unknown(arguments: tuple[Any, ...], refused: list[str]) -> tuple[str, bool]:
-    """Return why there are no sampled edges in some arguments, and whether that is a fault.
+    """Return why some arguments have no sampled edges, and whether that is an error.
 
     Args:
         arguments: of a forward.

@@ -75,7 +75,7 @@ class Certificate:
 
         Args:
             kind: of calls that are counted by themselves, as of training and of evaluation.
-            call: the number of this one, where it is counted elsewhere.
+            call: the number of this one, if the caller counts.
         """
         number = self._calls[kind] = self._calls[kind] + 1 if call is None else call
         self._where = f" (call {number})"
@@ -211,7 +211,7 @@ def differences(found: Outcome, expected: Outcome) -> dict[str, str]:
 
 
 def _different_values(place: str, ours: Any, theirs: Any) -> str:
-    """Return a text if what lies at a place of two models differs."""
+    """Return a text if the entries at a place of two models differ."""
     tensors = isinstance(ours, Tensor) and isinstance(theirs, Tensor)
     if tensors and ours.shape == theirs.shape and ours.dtype == theirs.dtype:
         return _difference(f"what it holds as {place!r} differs", ours, theirs, _largest(theirs))

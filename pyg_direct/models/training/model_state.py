@@ -1,4 +1,4 @@
-"""What a model holds, wherever it holds it, so that it can be put back as it was.
+"""The state of a model, wherever it is stored, so that it can be restored.
 
 A forward may change all that it can reach: tensors, containers within containers, arrays,
 generators of random numbers, objects of the user's, variables and globals of functions. What a
@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch_geometric.nn import MessagePassing
 
 LARGE_BYTES = 64 << 20  # of tensors and arrays that are not copied: they may be those of a graph
-MOST_OBJECTS = 20_000  # that are followed: more are no state of a model
+MOST_OBJECTS = 20_000  # that are followed: more are not the state of a model
 
 OF_LAYERS = vars(cast(Any, MessagePassing)())
 # What cannot change, or is of PyG's layers alone.
@@ -50,7 +50,7 @@ ITERATORS: tuple[Any, ...] = (
 
 
 class ModelState:
-    """All that can be reached from some objects, as it is now.
+    """A snapshot of all that can be reached from some objects.
 
     Args:
         roots: the model, and what else a forward may change.
@@ -90,7 +90,7 @@ class ModelState:
         return found if len(self._seen) < MOST_OBJECTS else None
 
     def restore(self) -> None:
-        """Let everything but the elements of tensors be as it was."""
+        """Restore everything but the elements of tensors."""
         for put, value, before in self.kept:
             put(value, self._as_they_were(before) if self.iterators else before)
         for tensor, alias in self.tensors:
@@ -98,7 +98,7 @@ class ModelState:
                 tensor.data = alias
 
     def _as_they_were(self, held: Any) -> Any:
-        """Return what an object held with copies of iterators, which cannot go back themselves."""
+        """Return the entries of an object with copies of iterators, which cannot be rewound."""
         if type(held) is dict:
             return {key: self.iterators.get(id(v), v) for key, v in held.items()}
         return [self.iterators.get(id(v), v) for v in held] if type(held) is list else held
@@ -108,7 +108,7 @@ def copied(model: torch.nn.Module, shared: list[Any]) -> torch.nn.Module:
     """Return a copy of a model that has nothing in common with it but some tensors and arrays.
 
     Tensors with a history, such as losses that the model keeps, are copied with it. Large ones that
-    lie where nobody looked are added to what is shared.
+    are found by `copy.deepcopy` alone are added to what is shared.
     """
     with _Copying(shared):
         return copy.deepcopy(model, {id(value): value for value in shared})
@@ -156,7 +156,7 @@ def held_by(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _place(found: dict[str, Any], seen: set[int], place: str, value: Any) -> None:
-    """Note what lies at a place, and what lies within it, beside large tensors and arrays."""
+    """Record the entry at a place and those within it, without large tensors and arrays."""
     if isinstance(value, (Tensor, np.ndarray)) and is_large(value):
         return
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
@@ -320,7 +320,7 @@ def _as_list(names: Any) -> list[str]:
 
 @lru_cache(4096)
 def _is_of_library(module: str | None) -> bool:
-    """Whether functions and classes of a module are no state of a user's: it is installed."""
+    """Whether functions and classes of a module are those of an installed library."""
     place = getattr(sys.modules.get(module or ""), "__file__", None) or ""
     return (module or "").partition(".")[0] in LIBRARIES or any(n in place for n in INSTALLED)
 

@@ -1,4 +1,4 @@
-"""Putting a model back as it was before a forward that failed, or that was only looked at."""
+"""Restoring a model after a forward that failed or was run for a comparison."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NotComparable(Exception):  # noqa: N818 (no error of the user's)
 
 
 class Undo:
-    """Lets all that can be reached from some objects be as it was when this was made.
+    """Restores all that can be reached from some objects.
 
     Of tensors of `LARGE_BYTES` and more that are rows that an operation names, and parts that are
     not as large; the log says what stays as it was written.
@@ -73,7 +73,7 @@ class Undo:
             raise NotComparable(why) from None
 
     def watching(self) -> AbstractContextManager[Any]:
-        """Return what sees the writes of a forward."""
+        """Return a context that records the writes of a forward."""
         found = (t for t in self.state.shared if type(t) in (Tensor, torch.nn.Parameter))
         self._large = {storage_of(t): t.detach() for t in found}
         return _Writes(self) if self._found or self._large else nullcontext()
@@ -97,7 +97,7 @@ class Undo:
             self._lasting.add(tuple(tensor.shape))
 
     def restore(self) -> None:
-        """Let everything be as it was."""
+        """Restore everything."""
         self.state.restore()
         if self._lasting:
             logger.warning("What was written to tensors of shapes %s stays", self._lasting)
@@ -113,7 +113,7 @@ class Undo:
 
 
 def undo_of(model: torch.nn.Module, sizes: BatchSizes, arguments: Any) -> Undo:
-    """Return what lets a model, and arguments that its forward gets as they are, be as before.
+    """Return an `Undo` of a model and of the arguments that its forward gets unchanged.
 
     Rows are written to at the end of a step only, and a batch is lost whose edges are written to.
     """
