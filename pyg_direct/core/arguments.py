@@ -310,7 +310,7 @@ def check_dense(name: str, value: Any) -> None:
 
     Args:
         name: of the argument.
-        value: as the user gave it, alone or behind a type.
+        value: as the user gave it, alone or after a type.
     """
     for part in value if isinstance(value, (tuple, list)) and len(value) == 2 else [value]:
         if isinstance(part, Tensor) and (part.is_meta or part.layout != torch.strided):
@@ -407,7 +407,7 @@ def check_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
     if config is not None and not math.isfinite(config.amount):
         raise ValueError(f"neg_sampling must ask for a finite amount, got {config.amount}.")
     if config is not None and config.is_triplet() and config.src_weight is not None:
-        # PyG's own programs pass both weights, so it is no error.
+        # PyG's own programs pass both weights, so it is not an error.
         warnings.warn(
             "neg_sampling: src_weight has no effect with mode='triplet', where sources are those "
             "of the links.",

@@ -61,7 +61,7 @@ class WorkFolder:
         """Take the folder for this process.
 
         Raises:
-            FileExistsError: it is no folder of such work, or holds what that did not write.
+            FileExistsError: it is not a folder of such work, or holds other files.
             BlockingIOError: another process works there.
         """
         if problem := self.problem():
@@ -162,11 +162,6 @@ class Journal:
                 f"{folder} holds an unfinished {work.noun} of something else: {other}. {remedy}"
             )
         self._content = found
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no step is recorded."""
-        return not self._content["steps"]
 
     def get(self, step: str) -> Any:
         """Return what was recorded for a step, None if nothing was."""

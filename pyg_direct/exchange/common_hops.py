@@ -141,7 +141,7 @@ class _Batch:
     def hop(self, hop: int) -> None:
         """Draw the in-edges of the own nodes that the last hop found, and find their sources."""
         of, channel = self._of, self._channel
-        # Nothing is drawn behind the last hop, and what LABOR draws depends on no local id.
+        # Nothing is drawn after the last hop, and what LABOR draws depends on no local id.
         in_order = hop < of._hops - 1 and not of.plan.labor
         bases = self._draw(hop)
         asked = [nodes.asked_of(channel.size) for nodes in self._nodes]

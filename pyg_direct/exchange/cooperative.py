@@ -109,7 +109,7 @@ class CooperativeBatches(RowsInCommon):
             key: of the batch.
 
         Raises:
-            RuntimeError: it is no batch of an epoch, or a second one of the same step.
+            RuntimeError: it was called outside of an epoch, or twice for one step.
             ExchangeError: see `Windows.made`.
         """
         if not isinstance(key, ExtendedKey) or key.step < 0 or self._sampler is None:

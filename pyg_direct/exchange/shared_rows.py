@@ -36,7 +36,7 @@ from .rows import (
     RowTraffic,
 )
 
-SCALE = " scale"  # behind the name of an attribute, of the factors of its rows
+SCALE = " scale"  # suffix of an attribute's name, of the factors of its rows
 
 
 class _Table(NamedTuple):

@@ -145,7 +145,7 @@ def sort_bucket(
 
 @helper
 def nodes_of_bucket(b: int, shift: int, indptr: Ints) -> tuple[int, int]:
-    """Return the first destination of a bucket, and the one behind its last."""
+    """Return the first destination of a bucket, and the one after its last."""
     end, num_dst = (b + 1) << shift, indptr.shape[0] - 1
     return b << shift, end if end < num_dst else num_dst
 

@@ -43,7 +43,7 @@ def find_edges(
 
     Args:
         query: out: which query found the edge.
-        position: out: where it is. Nothing is written behind the end of these two.
+        position: out: where it is. Nothing is written past the end of these two.
 
     Returns:
         How many edges there are.

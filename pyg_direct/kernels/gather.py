@@ -109,7 +109,7 @@ def pages_of_rows(
 ) -> int:
     """Write the pages of each row, and return how many there are; ids out of range have none.
 
-    Example: rows of 600 bytes behind a phase of 100, pages of 1,000 bytes and index [0, 1] give the
+    Example: rows of 600 bytes after a phase of 100, pages of 1,000 bytes and index [0, 1] give the
     pages 0, 0 and 1.
     """
     count = 0

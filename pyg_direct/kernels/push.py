@@ -35,7 +35,7 @@ def clear_table(node: Ints, count: int, keys: Ints, shift: np.uint64) -> None:
     mask = np.uint64(keys.shape[0] - 1)
     for i in range(count):
         slot = (np.uint64(node[i]) * HASH_MULTIPLIER) >> shift
-        while keys[slot] != FREE:  # those behind it are of nodes that go as well
+        while keys[slot] != FREE:  # those after it are of nodes that go as well
             keys[slot] = FREE
             slot = (slot + np.uint64(1)) & mask
 

@@ -152,7 +152,7 @@ def propose(
 ) -> tuple[int, float]:  # fmt: skip
     """Return the position of a neighbour of v, and the height of a point over its list.
 
-    The point is uniform under `line` over the list and, behind it, a piece of weight `extra` for
+    The point is uniform under `line` over the list and, after it, a piece of weight `extra` for
     each of `back` ways back. (BACK, 0) if it is in that piece, (NOWHERE, 0) without neighbours.
     """
     degree = indptr[v + 1] - indptr[v]
@@ -180,7 +180,7 @@ def walk_biased(
     Method: rejection sampling as in Yang et al., "KnightKing: A Fast Distributed Graph Random Walk
     Engine" (SOSP 2019), section 4. A draw is a point under the line ``max(1, 1 / q)`` over the list
     of neighbours; it is taken if it is below the neighbour's own weight. Where the way back weighs
-    more than that, what stands out is an extra piece behind the list ("outliers"). After MAX_TRIALS
+    more than that, what stands out is an extra piece after the list ("outliers"). After MAX_TRIALS
     refusals the weights of all neighbours are added up, which leaves the law what it was, as
     refusals do not depend on each other.
 

@@ -142,7 +142,7 @@ class ClusterData(PygClusterData):
     def __getitem__(self, idx: int) -> Data:
         """Return one part with the edges within it; with `keep_inter_cluster_edges`, those of it.
 
-        PyG tells attributes of edges by their names here, as the edges are no part of `data`.
+        PyG tells attributes of edges by their names here, as the edges are not part of `data`.
         """
         parts = self.partition
         first, last = int(parts.partptr[idx]), int(parts.partptr[idx + 1])

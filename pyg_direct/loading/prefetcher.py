@@ -28,7 +28,7 @@ Results: TypeAlias = "SimpleQueue[tuple[int, R | Failure] | None]"
 class Failure:
     """An exception in place of a result.
 
-    One that is no StopIteration: where batches are asked for, that would end the epoch.
+    It is not a StopIteration, which would end the epoch of the caller.
 
     Args:
         error: the exception.

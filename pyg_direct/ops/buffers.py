@@ -132,7 +132,7 @@ class BufferPool:
     def _take(self, nbytes: int) -> Block:
         """Return a block, with the lock held."""
         now = time.monotonic()
-        # The longest of late: a batch is several blocks, with one pause behind the last of them.
+        # The longest of late: a batch is several blocks, with one pause after the last of them.
         self._pause_seconds = max(now - self._last_take, 0.9 * self._pause_seconds)
         self._last_take = now
         long_seconds = LONG_PAUSE * self._peak_bytes / TOUCHED_BYTES_PER_SECOND

@@ -25,7 +25,7 @@ from .exchange import NOT_INFERRING
 from .traffic import ExchangeTraffic
 
 POLL_SECONDS = 0.25  # how long one wait for other ranks takes, between looks at the clock
-GLOO_REMARK = " This is typically caused by"  # and what gloo says behind it, in its errors
+GLOO_REMARK = " This is typically caused by"  # the rest of an error of gloo follows it
 ALIGNMENT = 16  # of each tensor in a message, as complex numbers need it
 
 Kind = tuple[torch.dtype, tuple[int, ...]]  # of a tensor: its dtype and shape

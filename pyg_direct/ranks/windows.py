@@ -49,7 +49,7 @@ ALONE = Place(CLOSED, 0)  # of a batch outside of an iteration
 
 
 class _Window(NamedTuple):
-    """What ranks make together: some steps of an iteration, one behind another."""
+    """What ranks make together: some steps of an iteration, one after another."""
 
     iteration: int
     epoch: int
@@ -357,7 +357,7 @@ class Iteration:
         if self._begun:
             raise RuntimeError(
                 "This loop was interrupted within a step that ranks make together, and cannot go "
-                "on. Call iter(loader) on all ranks, behind load_state_dict(state_dict()) to go on "
+                "on. Call iter(loader) on all ranks, after load_state_dict(state_dict()) to go on "
                 "in the middle of the epoch."
             )
         self._begun = True

@@ -149,7 +149,7 @@ class KeyedNegatives(NegativeSampling):
     Nodes are uniform, or in proportion to `src_weight` and `dst_weight`. As in PyG, nothing checks
     whether a negative happens to be an edge, unless `strict` does: then the destination of one that
     is an edge is drawn again, so that sources are as likely as before, and so are, in proportion to
-    each other, the destinations of a source that are no edges.
+    each other, the destinations of a source that are not edges.
 
     Args:
         config: what the user asked for.

@@ -21,7 +21,7 @@ from .weight import lines_of_code, rooms
 # Lines of code, by room and in all.
 MOST_LINES = {
     "batch": 1018,
-    "core": 1271,
+    "core": 1268,
     "exchange": 1324,
     "face": 132,
     "files": 4393,

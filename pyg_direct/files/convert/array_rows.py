@@ -188,7 +188,7 @@ def load(path: Path) -> Any:
     """Return the content of a ``.pt`` file, mapped into memory where its format allows that.
 
     Raises:
-        ValueError: it is no such file, or holds more than tensors and graphs of PyG.
+        ValueError: it is not such a file, or holds more than tensors and graphs of PyG.
     """
     allowed = getattr(torch.serialization, "safe_globals", None)  # from torch 2.5 on
     try:

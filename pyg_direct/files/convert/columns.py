@@ -104,7 +104,7 @@ def attribute_of(
         same_rows: the rows are known to be those of the edges.
 
     Raises:
-        ValueError: no such columns, or some that are no attribute.
+        ValueError: no such columns, or some that are not attributes.
     """
     if table.is_blank:
         return [0], []

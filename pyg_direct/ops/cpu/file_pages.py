@@ -9,7 +9,7 @@ was copied. While rows are copied such a page is read alone (MADV_RANDOM). Other
 reads all around it, up to some megabytes as the disk is set up, in place of pages that are yet to
 be copied, which then are missing in their turn.
 
-Code that takes a page which the disk cannot read, or which lies behind the end of a file that was
+Code that takes a page which the disk cannot read, or which is past the end of a file that was
 cut off, ends the process by SIGBUS. So the system is told to read some of the pages that were asked
 for before code takes any (MADV_POPULATE_READ), which fails with an error where the disk does. The
 process may still end where the disk fails in between, or where few pages cannot be read.

@@ -247,7 +247,7 @@ class Placer:
                     f"takes as long as in PyG."
                 )
         # Other streams will read what this one copied. torch waits for the transfer, but need not
-        # wait for a kernel of its own behind it, as of a copy that changes the layout.
+        # wait for a kernel of its own after it, as of a copy that changes the layout.
         self._registry.runtime.synchronize()
         self._held[id(table)] = held
         held.row = Row(name, nbytes_of(table), place)

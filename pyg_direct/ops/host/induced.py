@@ -143,7 +143,7 @@ MIN_NODES_PER_THREAD = 1024
 
 
 class EgoGraphs(NamedTuple):
-    """Disjoint subgraphs, one behind the other, each with its nodes in the order of their ids."""
+    """Disjoint subgraphs, one after another, each with its nodes in the order of their ids."""
 
     node: Tensor  # int64 [n], global ids
     seed_of: Tensor  # int64 [n], the number of the subgraph, ascending

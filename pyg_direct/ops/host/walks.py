@@ -123,7 +123,7 @@ def by_weight(table: npt.NDArray[Any], size: int, key: BatchKey) -> Tensor:
 
 
 class Contexts(NamedTuple):
-    """The context of each seed, its nodes one behind the other, the seed first."""
+    """The context of each seed, its nodes one after another, the seed first."""
 
     node: Tensor  # int64 [nodes], global ids
     seed_of: Tensor  # int64 [nodes], the number of the seed, ascending
