@@ -65,6 +65,9 @@ COMMANDS = {
         ),
         Command("reuse", "benchmarks.reuse.run", "rows of the first layer from earlier steps"),
         Command("orders", "benchmarks.training.orders", "accuracy by order of the fan-outs"),
+        Command(
+            "static_shapes", "benchmarks.static_shapes", "batches of one shape, compiled models"
+        ),
         Command("stats_cost", "benchmarks.stats_cost", "what the statistics of a loader cost"),
         Command("plan_accuracy", "benchmarks.plan_accuracy", "how far plans are off"),
         Command("last_mile", "benchmarks.last_mile", "the CPU path before and after a change"),

@@ -299,6 +299,10 @@ class _Parts:
     def edges_of(self, key: Any) -> EdgesOfType:
         return self.sampled.edges_of(key, self.gatherer.backend.device)
 
+    def _told(self, count: int) -> Any:
+        """Return a number as a tensor on the device of the batch."""
+        return self.gatherer.memory.to_batch(torch.tensor(count), self.gatherer.backend.device)
+
     def add_nodes(
         self,
         source: BaseStorage,
@@ -311,6 +315,8 @@ class _Parts:
         given, fields = fields_of(source), fields_of(target)
         if "num_nodes" in given:
             fields["num_nodes"] = found.node.numel()
+        if self.sampled.own is not None:
+            fields["num_real_nodes"] = self._told(self.sampled.own.node[key])
         end = None if self._ends is None else self._ends.node.get(key)
         rows = self.gatherer.named_rows(given, attributes, found.node, end)
         for attribute, values in zip(attributes, rows, strict=True):
@@ -338,6 +344,8 @@ class _Parts:
                 home = given[name].device
                 sparse = edges.like(name, given[name], target.size())
                 fields[name] = to_batch(sparse, home() if callable(home) else home)
+        if self.sampled.own is not None:
+            fields["num_real_edges"] = self._told(self.sampled.own.edge[key])
         if found.edge is None:
             for attribute in attributes:
                 fields.pop(attribute.name)

@@ -19,7 +19,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from ..core.cooperation import Cooperation
 from ..core.private_torch import viewed_by
-from ..core.types import SampledGraph, maker
+from ..core.types import Ends, SampledGraph, maker
 from ..ops.ids import Ids
 
 
@@ -76,6 +76,7 @@ class Sampled:
     cooperation: Cooperation | None = None  # of a batch that ranks make together
     reused: Reused | None = None  # rows that a model has from earlier steps
     ids: Ids | None = None  # brings its ids to the batch, if that has begun
+    own: Ends | None = None  # how many nodes and edges are not padding, if some may be
 
     def parts(self) -> tuple[Any, ...]:
         """Return what its tensors are in, for `tensors_of`."""

@@ -32,13 +32,14 @@ from ..loading.options import (
     threads_of_a_batch,
 )
 from ..loading.seeds import link_seeds, own_times, with_windows
+from ..loading.shapes import PaddedLoader
 from ..sampling.negatives import check_strict, check_weights
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed, links_sampled
 from ..sampling.time_bounds import bounds_of
 from .base import RankLoader, check_sampler
 
 
-class LinkNeighborLoader(RankLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]
+class LinkNeighborLoader(RankLoader, PaddedLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]
     """Drop-in replacement of `torch_geometric.loader.LinkNeighborLoader`.
 
     A real subclass with PyG's arguments, batches and attributes. Arguments that are not named here

@@ -24,6 +24,7 @@ from ..loading.options import (
     threads_of_a_batch,
 )
 from ..loading.seeds import integers, node_seeds, own_times, seeds_at, with_windows
+from ..loading.shapes import PaddedLoader
 from ..loading.visits import visits_of_batches, why_no_visits
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
@@ -31,7 +32,7 @@ from .base import RankLoader, check_sampler
 from .link_loader import LinkNeighborLoader
 
 
-class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+class NeighborLoader(RankLoader, PaddedLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """Drop-in replacement of `torch_geometric.loader.NeighborLoader`.
 
     A real subclass with PyG's arguments, batches and attributes; its class documentation holds
@@ -107,6 +108,14 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
             takes as clusters 16 seeds in a row of a breadth-first search over in-neighbours.
             'parts', of a `pyg_direct.partition` or with `owners`: each batch has seeds of one part,
             and is made by the rank that holds it where the ranks divide the parts.
+        static_shapes: True: all batches have one number of nodes and one of edges, so that a
+            compiled model is compiled once. Padding lies behind the nodes and edges of a batch,
+            sends them no messages, and has -1 as ids (`n_id`, `e_id`); `batch.num_real_nodes` and
+            `num_real_edges`, int64 [], count the others. The numbers are measured with up to 64
+            batches; or a dict gives them, as the attribute `static_shapes` does:
+            ``{"nodes": 9000, "edges": 30000}``, with types dicts by type. A larger batch is padded
+            to 1.25, 1.25^2, ... times as much, as are all batches of the epochs after it. The last
+            batch has fewer seeds without `drop_last`. See the guide "Batches of one shape".
         **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
             of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each

@@ -59,6 +59,7 @@ from .progress import Progress
 from .recorder import Recorded, Recorder
 from .resuming import Resuming
 from .seeds import integers, seeds_at
+from .shapes import StaticShapes, static_shapes_of
 from .site import Site, check_ready_sampler
 from .stages import BatchTask, Handover, SerialAfterFork, Stages, batch_keys
 
@@ -82,6 +83,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     _gives_whole_subgraphs = False  # not what was sampled hop by hop around seeds
     _can_cooperate = False  # whether ranks can make its batches together
     _direct_for: Any = UNDECIDED  # what a subclass decided for the sampler; until an assignment
+    _shapes: StaticShapes | None = None  # what all batches are padded to
     _is_built = False  # whether arguments have been read; see `__setattr__`
     _hands_out_hops = False  # edges as `SampledEdges`; see `hand_out_hops`
     # Set by PyG's mixins.
@@ -137,7 +139,6 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         self._host_ids = check_choice("ids", placing.ids, ("host", "device")) == "host"
         if sampler is not None:
             check_ready_sampler(sampler, sampling, placing)
-        threads = threads_of_a_batch(kwargs)
 
         def make_sampler(device: torch.device, topology: str) -> NeighborSampler:
             return NeighborSampler(
@@ -148,7 +149,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
                 topology=topology,
                 device_bytes=placing.device_bytes,
                 seed=seed,
-                threads=threads,
+                threads=threads_of_a_batch(kwargs),
             )
 
         self._exchange, placing = self._exchange_for(data, placing)
@@ -156,6 +157,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         if self._exchange is not None:
             changes_output = bool(kwargs.get("transform_sampler_output"))
             self._exchange.check_sampler(self._site.sampler, changes_output)
+        self._shapes = static_shapes_of(given.own["static_shapes"], self, data, kwargs)
         # With a seed, the order of the seeds follows it, unless a generator is to decide.
         self._shuffle_generator: torch.Generator | None = None
         if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
@@ -287,6 +289,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _assembled(self, sampled: Sampled) -> Any:
         recorder, site, transform = self._recorder, self._site, self.transform
+        if self._shapes is not None and sampled.own is None:
+            self._shapes.pad(self, sampled, self._progress.size_steps[0])
         if self._exchange is not None:
             if site.is_apart:
                 sampled.bring(site.backend.device, self._brought)
@@ -297,7 +301,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         gatherer = Gatherer(site.backend, ids, self._feature_dtype, recorder.found)
         labels, known = self._labels(sampled), self._roles
         batch = assemble(self.data, sampled, labels, gatherer, self.custom_cls, ends, known)
-        recorder.assembled(batch, gatherer)
+        recorder.assembled(batch, gatherer, sampled.own)
         if sampled.cooperation is not None:
             batch.cooperation = sampled.cooperation
         timed = transform and (lambda b: recorder.timed("transform", lambda: transform(b)))
@@ -339,6 +343,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         out = self._sample_for_batch(inputs, task.key)
         self._recorder.add("sampling", start, clock.instant())
         ids = self._site.backend.memory.ids(self._host_ids)
+        if self._shapes is not None and type(self).filter_fn is DirectLoader.filter_fn:
+            out = self._shapes.padded(self, out, task)
         if type(out) is Sampled:
             out.ids = ids
         if ids.copies:
@@ -381,6 +387,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         if self._decide_device():
             self._iterator = None  # persistent producers keep to the device they began on
         fill_cache(self)
+        if self._shapes is not None:  # measure here, not in the producers
+            self._shapes.sizes(self, 0)
         return super().__iter__()
 
     def _get_iterator(self) -> Any:
@@ -472,5 +480,7 @@ def hand_out_hops(loader: DirectLoader) -> str:
         return f"sample_direction is {sampler.sample_direction!r}, not 'forward'"
     if loader.transform_sampler_output:
         return "transform_sampler_output= may change the edges"
+    if loader._shapes is not None:
+        return "static_shapes= pads the batches, and the hops of padding are not known"
     loader._hands_out_hops = True
     return ""

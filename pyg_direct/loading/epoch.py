@@ -16,7 +16,7 @@ from ..ranks.windows import Iteration, Place
 from .prefetcher import Failure, NotReadyError, Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
-from .stages import FORKED, BatchTask, Handover, Stages, new_task, serial_after_fork
+from .stages import FORKED, BatchTask, EpochSizes, Handover, Stages, new_task, serial_after_fork
 from .steps import Step, Steps
 
 
@@ -133,6 +133,7 @@ class Epoch:
         self._steps = Steps(copy.copy(self._progress), self._order, positions)
         self._recorder.begin()
         self._ticket, self._first = self._progress.ticket, self._progress.batch
+        self._size_step = self._progress.size_steps[0]
         self._modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._iteration: Iteration | None = None
         if self._producers.exchange is not None:
@@ -147,11 +148,12 @@ class Epoch:
             keyed = self._keyed()
             steps = ((number, index, keyed(key)) for number, index, key in steps)
         ask, modes, place_of = self._stages.ask, self._modes, None
+        sizes = self._sizes = EpochSizes(self._size_step, {})
         if self._iteration is not None:
             steps = self._iteration.in_windows(steps, self._steps.of_all)
             place_of = partial(_place_of, self._iteration, self._order.ranks.world_size)
         self._results.begin(
-            new_task((*step, ask and ask(), *modes, place_of and place_of(step[0])))
+            new_task((*step, ask and ask(), *modes, place_of and place_of(step[0]), sizes))
             for step in steps
         )
         self._torn = False
@@ -191,6 +193,9 @@ class Epoch:
         # Python 3.11 at every conditional jump.
         steps.first = following
         counting.batch = done
+        if number in self._sizes.larger:
+            now, following = progress.size_steps
+            counting.size_steps = now, max(following, self._sizes.larger.pop(number))
         self._torn = False
         return made
 

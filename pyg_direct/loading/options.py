@@ -128,6 +128,7 @@ class NeighborOptions(LoaderOptions, total=False):
     layer_dependency: bool
     batch_dependency: int
     order: Tensor | str | None
+    static_shapes: bool | Mapping[str, Any]
 
 
 class LinkOptions(NeighborOptions, total=False):
@@ -160,6 +161,7 @@ DEFAULTS: Mapping[str, Any] = {
     "layer_dependency": False,
     "batch_dependency": 1,
     "order": None,
+    "static_shapes": False,
 }
 
 

@@ -24,6 +24,7 @@ from ..ops.host import keys as rng
 from .order import ClusterOrder, PartOrder
 from .states import (
     FIELDS,
+    SIZE_STEPS,
     STATE_VERSION,
     TAIL,
     Fingerprint,
@@ -135,6 +136,7 @@ class Progress:
     ticket: int = field(default=0, compare=False)  # of the iterator that may write to this
     next_epoch: int | None = field(default=None, compare=False)  # if the user named it
     agreed: bool = field(default=False, compare=False)  # with the other ranks
+    size_steps: tuple[int, int] = (0, 0)  # of `StaticShapes`, in this epoch and the next
     batch_dependency: int = 1  # of LABOR: batches of a window, which share variates
 
     def begin(self, order: SeedOrder) -> Positions:
@@ -175,6 +177,7 @@ class Progress:
         self.sampler_epoch = order.sampler_epoch
         self.epoch = self.epoch + 1 if self.next_epoch is None else self.next_epoch
         self.batch, self.finished = 0, False
+        self.size_steps = (max(self.size_steps),) * 2
         if order.agree is not None:
             # The same on all ranks, for samplers that draw the order of the seeds.
             key = rng.derive(self.base_seed, self.epoch, 0, rng.ORDER_DOMAIN)
@@ -267,6 +270,7 @@ class Progress:
             "seed": self.seed,
             **{name: getattr(self, name) for name in FIELDS},
             "fingerprint": {**fingerprint, SAMPLER_EPOCH: self.sampler_epoch},
+            **({SIZE_STEPS: list(self.size_steps)} if any(self.size_steps) else {}),
         }
 
     def load_state_dict(
@@ -305,6 +309,8 @@ class Progress:
             raise refusal(f"{done} batches were done, but an epoch has {num_batches}")
         for name in FIELDS:
             setattr(self, name, state[name])
+        step, following = state.get(SIZE_STEPS, (0, 0))
+        self.size_steps = step, following
         self.sampler_epoch = sampler_epoch if strict else None
         self.resume, self.agreed = not self.finished, False
         self.ticket += 1

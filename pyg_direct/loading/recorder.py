@@ -16,7 +16,7 @@ from ..batch.gather import Gatherer
 from ..batch.sparse import stored_bytes
 from ..core.arguments import check_count, check_flag
 from ..core.pyg import fields_of, stores_of
-from ..core.types import Traffic
+from ..core.types import Ends, Traffic
 from ..ops import clock
 from ..ops.backend import Backend
 from ..ops.devices import ends_in_call
@@ -32,7 +32,7 @@ MADE = {
     "edge_index", "n_id", "e_id", "input_id", "batch", "seed_time", "edge_label_index",
     "edge_label", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index",
     "_orig_edge_index", "num_sampled_nodes", "num_sampled_edges", "batch_size", "num_nodes",
-    "ptr", "root_n_id",
+    "ptr", "root_n_id", "num_real_nodes", "num_real_edges",
 }  # fmt: skip
 
 
@@ -42,15 +42,16 @@ KEPT_EPOCHS = 16  # whose sums are told one by one; those of earlier ones are ad
 
 _Span = tuple[str, float, float]
 """What took time, and the instants (`clock.instant`) of its begin and end."""
-_Made = tuple[Traffic | None, tuple[int, int, int, int], list[tuple[Any, str, int]]]
-"""Of one batch: its traffic; batches, seeds, nodes and edges; type, name, bytes of attributes."""
+_Made = tuple[Traffic | None, tuple[int, ...], list[tuple[Any, str, int]]]
+"""Of one batch: its traffic; batches, seeds, nodes and edges, and those of padding; type, name,
+bytes of attributes."""
 
 
 class _EpochSums:
     """The sums of one epoch."""
 
     def __init__(self) -> None:
-        self.counts = [0, 0, 0, 0, 0]  # batches, made, seeds, nodes, edges
+        self.counts = [0] * 7  # batches, made, seeds, nodes, edges, padded nodes, padded edges
         self.seconds: dict[str, float] = defaultdict(float)
         self.bytes: dict[str, int] = defaultdict(int)
         self.link = Traffic()
@@ -93,7 +94,7 @@ class _EpochSums:
         self.add_up()
         seconds = dict(self.seconds)
         waiting, working = seconds.pop("waiting", 0.0), seconds.pop("training", 0.0)
-        batches, made, seeds, nodes, edges = self.counts
+        batches, made, seeds, nodes, edges, padded_nodes, padded_edges = self.counts
         since = self.compiled_then
         end = clock.compiled_seconds() if since is None else since
         requests, num_bytes, hits = self.link.requests, self.link.num_bytes, 0
@@ -103,7 +104,8 @@ class _EpochSums:
             requests -= count * of_row
             num_bytes -= count * bytes_of_row
         return Stats(
-            batches, made, seeds, nodes, edges, dict(self.bytes), seconds, waiting, working,
+            batches, made, seeds, nodes, edges, padded_nodes, padded_edges, dict(self.bytes),
+            seconds, waiting, working,
             ready_seconds=self.ready,
             compiling_seconds=end - self.compiled,
             pcie_requests=round(requests), pcie_bytes=round(num_bytes), cache_hits=hits,
@@ -194,12 +196,13 @@ class Recorder:
         finally:
             self.add(stage, start, clock.instant())
 
-    def assembled(self, batch: Any, gatherer: Gatherer) -> None:
+    def assembled(self, batch: Any, gatherer: Gatherer, own: Ends | None = None) -> None:
         """Add what a batch holds, before it is transformed, and the times of making it.
 
         Args:
             batch: from `assemble`.
             gatherer: of its rows, made when assembling began.
+            own: how many of its nodes and edges are not padding; None for all.
         """
         last, spans = gatherer.start, list[_Span]()
         for begin, end in gatherer.gathers:
@@ -227,7 +230,11 @@ class Recorder:
                 edges += ends.shape[-1]
             if isinstance(ids := fields.get("input_id", fields.get("root_n_id")), Tensor):
                 seeds += ids.numel()
-        epoch.made.append((gatherer.traffic, (int(bool(stores)), seeds, nodes, edges), sizes))
+        counts: tuple[int, ...] = int(bool(stores)), seeds, nodes, edges
+        if own is not None:
+            of_nodes, of_edges = sum(own.node.values()), sum(own.edge.values())
+            counts = *counts[:2], of_nodes, of_edges, nodes - of_nodes, edges - of_edges
+        epoch.made.append((gatherer.traffic, counts, sizes))
         if len(epoch.made) >= MOST_MADE:
             with self._lock:
                 epoch.add_up()

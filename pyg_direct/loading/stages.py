@@ -34,6 +34,16 @@ from ..ops.host import keys as rng
 from ..ops.streams import Event, Streams
 
 
+class EpochSizes(NamedTuple):
+    """The step of the envelope in an epoch, and the steps of larger batches by their numbers.
+
+    See `shapes.StaticShapes`; without one, of no batch.
+    """
+
+    step: int
+    larger: dict[int, int]
+
+
 class BatchTask(NamedTuple):
     """One batch to make."""
 
@@ -44,6 +54,7 @@ class BatchTask(NamedTuple):
     grad: bool  # modes of the thread that asks for the batch: torch keeps them by thread
     inference: bool
     place: Any  # its `Place`, where ranks make batches together; else None
+    sizes: EpochSizes
 
 
 new_task = maker(BatchTask)

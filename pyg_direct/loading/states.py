@@ -15,6 +15,8 @@ READABLE_VERSIONS = (1, STATE_VERSION)  # version 1 had three fields of the fing
 
 Fingerprint = Mapping[str, Any]
 """Names and values, numbers or texts, of everything that decides what the batches are."""
+SIZE_STEPS = "size_steps"  # what only states of loaders have whose batches were padded to more
+
 TAIL = "tail"  # the field of what ranks do at the end of an epoch
 
 COOPERATIVE = "cooperative"  # the field of how many ranks make a batch together
@@ -114,12 +116,16 @@ def checked(state: Any) -> dict[str, Any]:
         )
     extra = {"fingerprint"} if version == STATE_VERSION else {"num_seeds", "batch_size"}
     expected = {"version", "seed", *FIELDS, *extra}
-    for what, names in (("lacks", expected - set(state)), ("also has", set(state) - expected)):
+    more = set(state) - expected - {SIZE_STEPS}
+    for what, names in (("lacks", expected - set(state)), ("also has", more)):
         if names:
             raise refusal(f"it {what} {', '.join(sorted(map(repr, names)))}")
     for name, (allowed, is_allowed) in FIELDS.items():
         if not is_allowed(state[name]):
             raise refusal(f"{name!r} must be {allowed}, got {state[name]!r}")
+    steps = state.get(SIZE_STEPS, [0, 0])
+    if type(steps) is not list or len(steps) != 2 or not all(map(_is_int(0, 1 << 10), steps)):
+        raise refusal(f"{SIZE_STEPS!r} must be two ints in [0, 1024), got {steps!r}")
     if not state["finished"] and (state["epoch"] < 0 or state["default_state"] is None):
         raise refusal("it is in the middle of an epoch that was never begun")
     saved = state["fingerprint"] if version == STATE_VERSION else {k: state[k] for k in extra}

@@ -43,6 +43,8 @@ class Stats:
     seeds: int = 0  # in all batches made, as nodes, edges, bytes and the producers' seconds are
     nodes: int = 0  # unique in each batch
     edges: int = 0
+    padded_nodes: int = 0  # more than these in all batches made, by `static_shapes=`
+    padded_edges: int = 0
     gathered_bytes: Mapping[str, int] = field(default_factory=dict)  # by attribute
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, of the producers
     waiting_seconds: float = 0.0  # the consumer for the loader
@@ -96,6 +98,8 @@ class Stats:
             "seeds": self.seeds,
             "nodes": self.nodes,
             "edges": self.edges,
+            "padded_nodes": self.padded_nodes,
+            "padded_edges": self.padded_edges,
             "gathered_bytes": dict(self.gathered_bytes),
             "seconds": dict(self.seconds),
             "waiting_seconds": self.waiting_seconds,
@@ -166,6 +170,14 @@ class Stats:
         lines = [
             f"{ahead}{self.made:,} batches {'made ' if ahead else ''}with {self.seeds:,} seeds; of "
             f"each on average {self.nodes / each:,.0f} nodes and {self.edges / each:,.0f} edges",
+            *(
+                [
+                    f"  padding of {self.padded_nodes / each:,.0f} nodes and "
+                    f"{self.padded_edges / each:,.0f} edges a batch"
+                ]
+                if self.padded_nodes
+                else []
+            ),
             *(
                 f"  {name:<12}{1e3 * self.seconds.get(name, 0.0) / each:10.3f} ms a batch"
                 for name in STAGES
@@ -244,6 +256,8 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         seeds=sum(e.seeds for e in epochs),
         nodes=sum(e.nodes for e in epochs),
         edges=sum(e.edges for e in epochs),
+        padded_nodes=sum(e.padded_nodes for e in epochs),
+        padded_edges=sum(e.padded_edges for e in epochs),
         gathered_bytes=added("gathered_bytes"),
         seconds=added("seconds"),
         waiting_seconds=sum(e.waiting_seconds for e in epochs),

@@ -205,11 +205,16 @@ def shared_pool() -> BufferPool:
     return pool
 
 
-def new_bytes(count: int, device: torch.device) -> Tensor:
-    """Return uninitialised uint8 [count]; on the host of the pool of this process."""
+def new_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return an uninitialised tensor; on the host of the pool of this process."""
     if device.type == "cpu":
-        return shared_pool().empty((count,), torch.uint8)
-    return torch.empty(count, dtype=torch.uint8, device=device)
+        return shared_pool().empty(shape, dtype)
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+def new_bytes(count: int, device: torch.device) -> Tensor:
+    """Return uninitialised uint8 [count]; see `new_tensor`."""
+    return new_tensor((count,), torch.uint8, device)
 
 
 @dataclass

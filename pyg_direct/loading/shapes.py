@@ -1,0 +1,311 @@
+"""Batches of one shape: what they are padded to, and the padding.
+
+A batch gets more nodes, behind its own, that repeat the row of one node, and more edges, behind
+its own, between these nodes. They send no messages to the nodes of the batch, so a model without
+sums or means over all rows computes the same for those. The edges are divided evenly among the
+nodes, as some layers take memory by the largest degree, and none is a self-loop, as others remove
+those first, and then would have edges of another number in each batch.
+
+Example: a batch of the nodes [7, 3, 9] with the edges 1 -> 0 and 2 -> 0, padded to 6 nodes and 6
+edges, has the ids [7, 3, 9, -1, -1, -1], rows of the nodes [7, 3, 9, 7, 7, 7], and the edges
+1 -> 0, 2 -> 0, 4 -> 3, 4 -> 3, 5 -> 4 and 3 -> 5, of which the last four have the attributes of the
+first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from ..batch.sampled import EdgesOfType, NodesOfType, Sampled
+from ..core.arguments import check_count, shown
+from ..core.pyg import SPARSE, SubgraphType, stores_of
+from ..core.types import BatchKey, Ends
+from ..ops.buffers import new_tensor
+from ..sampling.sampler import NeighborSampler, keyed
+from .progress import Progress
+from .stages import BatchTask
+from .visits import presampled
+
+STEP = 1.25  # by which all sizes grow where a batch is larger
+DEVIATIONS = 2  # standard deviations of the sampled batches, above the largest of them
+LEAST = 8  # nodes or edges, also of a type that no sampled batch has, but the graph has
+
+
+class PaddedLoader:
+    """The part of a loader of neighbourhoods that tells what its batches are padded to."""
+
+    _shapes: StaticShapes | None
+    _progress: Progress
+
+    @property
+    def static_shapes(self) -> dict[str, Any] | None:
+        """What all batches are padded to, by "nodes" and "edges", and by type if there are types.
+
+        None without ``static_shapes=``. Another loader takes it as that argument. If it is asked
+        for before the first epoch, up to 64 batches are sampled.
+        """
+        shapes = self._shapes
+        return None if shapes is None else shapes.as_given(self, max(self._progress.size_steps))
+
+
+class StaticShapes:
+    """The envelope that all batches of a loader are padded to.
+
+    At step k its sizes are 1.25^k times those of step 0. A batch that does not fit the step of its
+    epoch is padded to the first step that it fits, and epochs that begin after it was handed out
+    have that step. So the shape of a batch depends on the batches before it, and not on threads.
+
+    Args:
+        given: True, or sizes of step 0 by "nodes" and "edges", which are dicts by type if the graph
+            has types. What is missing is measured.
+        ends: the numbers of nodes and edges in the graph.
+
+    Raises:
+        ValueError: something else, or sizes of another type.
+    """
+
+    def __init__(self, given: Any, ends: Ends) -> None:
+        if given is not True and not isinstance(given, Mapping):
+            raise ValueError(f"static_shapes must be a bool or a dict, got {shown(given)}.")
+        sizes = {} if given is True else given
+        if not set(sizes) <= {"nodes", "edges"}:
+            raise ValueError(
+                f"static_shapes must have no keys but 'nodes' and 'edges', got {shown(sizes)}."
+            )
+        self._given = Ends(
+            _checked("nodes", sizes.get("nodes"), ends.node),
+            _checked("edges", sizes.get("edges"), ends.edge),
+        )
+        self._ends = ends
+        self._first: Ends | None = None
+
+    @property
+    def must_measure(self) -> bool:
+        """Whether sizes of some types are not given."""
+        return any(
+            kind not in given
+            for given, there in zip(self._given, self._ends, strict=True)
+            for kind in there
+        )
+
+    def as_given(self, loader: Any, step: int) -> dict[str, Any]:
+        """Return what batches are padded to at a step, as a user gives it."""
+        by_type = zip(("nodes", "edges"), self.sizes(loader, step), strict=True)
+        return {name: sizes.get(None, sizes) for name, sizes in by_type}
+
+    def _parts_of(self, loader: Any, inputs: Any, key: BatchKey) -> Sampled:
+        out = loader._sample_for_batch(inputs, key)
+        return out if type(out) is Sampled else loader._checked(out)
+
+    def sizes(self, loader: Any, step: int) -> Ends:
+        """Return what batches are padded to at a step; at the first call batches are sampled."""
+        first = self._first
+        if first is None:
+            first = self._first = self._measured(loader)
+        return Ends(*(self._at(step, *sizes) for sizes in zip(first, self._ends, strict=True)))
+
+    def _at(self, step: int, first: Mapping[Any, int], there: Mapping[Any, int]) -> dict[Any, int]:
+        """Return sizes at a step, given those of step 0, and how many the graph has."""
+        if step == 0:
+            return dict(first)
+        return {t: math.ceil(max(n, 1) * STEP**step) if there[t] else 0 for t, n in first.items()}
+
+    def _measured(self, loader: Any) -> Ends:
+        """Return the sizes of step 0: those that were given, or what up to 64 batches need."""
+        sample = partial(self._parts_of, loader)
+        sampled = list(presampled(loader, sample)) if self.must_measure else []
+        seeds = [_num_seeds(batch) for batch in sampled]
+        needs = [self._needed(s) for s, n in zip(sampled, seeds, strict=True) if n == max(seeds)]
+
+        def size_of(part: int, kind: Any) -> int:
+            if self._ends[part][kind] == 0:  # nothing is there that padding could repeat
+                return 0
+            if kind in self._given[part]:
+                return self._given[part][kind]
+            sizes = [need[part][kind] for need in needs]
+            return max(LEAST, math.ceil(max(sizes) + DEVIATIONS * float(np.std(sizes))))
+
+        return Ends(*({t: size_of(part, t) for t in self._ends[part]} for part in range(2)))
+
+    def _needed(self, sampled: Sampled) -> Ends:
+        """Return the least sizes that a batch can be padded to."""
+        nodes, edges = sampled.nodes, sampled.edges
+        return Ends(
+            {
+                t: (nodes[t].node.numel() if t in nodes else 0) + _padding(n)
+                for t, n in self._ends.node.items()
+            },
+            {t: edges[t].edge_index.shape[1] if t in edges else 0 for t in self._ends.edge},
+        )
+
+    def padded(self, loader: Any, out: Any, task: BatchTask) -> Any:
+        """Return what was sampled for a task, with padding."""
+        sampled = out if type(out) is Sampled else loader._checked(out)
+        step = self.pad(loader, sampled, task.sizes.step)
+        if step > task.sizes.step:
+            task.sizes.larger[task.number] = step
+        return sampled
+
+    def pad(self, loader: Any, sampled: Sampled, least: int) -> int:
+        """Pad a batch, and return its step.
+
+        Args:
+            loader: whose batch it is.
+            sampled: its nodes and edges, which are replaced.
+            least: the least step.
+        """
+        need, step = self._needed(sampled), least
+        nodes = {t: size - _padding(self._ends.node[t]) for t, size in need.node.items()}
+        sampled.own = Ends(nodes, need.edge)
+        while not _fits(need, self.sizes(loader, step)):
+            step += 1
+        sizes, device = self.sizes(loader, step), loader._backend.device
+        subgraphs = _num_seeds(sampled)
+        added = {t: (nodes[t], size) for t, size in sizes.node.items()}
+        sampled.edges = {
+            t: _padded_edges(
+                sampled.edges_of(t, device), size, *(added[end] for end in _ends_of(t))
+            )
+            for t, size in sizes.edge.items()
+        }
+        sampled.nodes = {
+            t: _padded_nodes(sampled.nodes_of(t, device), size, subgraphs)
+            for t, size in sizes.node.items()
+        }
+        return step
+
+
+def _num_seeds(sampled: Sampled) -> int:
+    """Return of how many seeds or links a batch is; as many subgraphs are in a disjoint one."""
+    count: int = sampled.metadata[0].numel()
+    return count
+
+
+def _padding(nodes: int) -> int:
+    """Return of how many nodes the padding of a type is at least: edges between them need two."""
+    return 2 if nodes > 0 else 0
+
+
+def _fits(need: Ends, sizes: Ends) -> bool:
+    return all(
+        size <= there[kind]
+        for here, there in zip(need, sizes, strict=True)
+        for kind, size in here.items()
+    )
+
+
+def _ends_of(kind: Any) -> tuple[Any, Any]:
+    """Return the node types of an edge type."""
+    return (None, None) if kind is None else (kind[0], kind[-1])
+
+
+def _padded_nodes(found: NodesOfType, size: int, subgraph: int) -> NodesOfType:
+    node, count = found.node, found.node.numel()
+    row = node[:1] if count > 0 else 0
+    return NodesOfType(
+        _longer(node, size, row),
+        _longer(found.given, size, -1),
+        None if found.batch is None else _longer(found.batch, size, subgraph),
+        _last_more(found.num_sampled, size - count),
+    )
+
+
+def _padded_edges(
+    found: EdgesOfType, size: int, sources: tuple[int, int], destinations: tuple[int, int]
+) -> EdgesOfType:
+    """Return the edges of a type with padding.
+
+    Args:
+        found: of the batch.
+        size: how many edges to return.
+        sources: the first node of the type that is padding, and the number of all nodes.
+        destinations: the same of the destinations, which are those of the type `found`.
+    """
+    edge, count = found.edge, found.edge_index.shape[1]
+    edge_index = _longer(found.edge_index, size, 0)
+    more, (first, end) = size - count, destinations
+    place = torch.arange(more, device=edge_index.device) * (end - first) // max(1, more)
+    edge_index[1, count:] = first + place
+    edge_index[0, count:] = sources[0] + (place + 1) % max(1, sources[1] - sources[0])
+    row = 0 if edge is None or count == 0 else edge[:1]
+    return EdgesOfType(
+        edge_index,
+        None if edge is None else _longer(edge, size, row),
+        None if found.given is None else _longer(found.given, size, -1),
+        _last_more(found.num_sampled, size - count),
+    )
+
+
+def _longer(tensor: Tensor, size: int, fill: Any) -> Tensor:
+    """Return a tensor whose last dimension has `size` elements, the new ones `fill`."""
+    longer = new_tensor((*tensor.shape[:-1], size), tensor.dtype, tensor.device)
+    count = tensor.shape[-1]
+    longer[..., :count], longer[..., count:] = tensor, fill
+    return longer
+
+
+def _last_more(counts: list[int] | None, more: int) -> list[int] | None:
+    """Return the counts of the hops with padding in the last one, which `trim_to_layer` drops."""
+    return None if counts is None else [*counts[:-1], counts[-1] + more]
+
+
+def _checked(name: str, given: Any, there: Mapping[Any, int]) -> dict[Any, int]:
+    """Return sizes by type as the user gave them.
+
+    Raises:
+        ValueError: not a number, or one for each of some types.
+    """
+    if given is None:
+        return {}
+    by_type = given if isinstance(given, Mapping) else {None: given}
+    if not set(by_type) <= set(there):
+        wanted = "an int" if None in there else f"a dict of ints by type, of {list(there)}"
+        raise ValueError(f"static_shapes[{name!r}] must be {wanted}, got {shown(given)}.")
+    return {kind: check_count(f"static_shapes[{name!r}]", size) for kind, size in by_type.items()}
+
+
+def static_shapes_of(
+    given: Any, loader: Any, data: Any, options: Mapping[str, Any]
+) -> StaticShapes | None:
+    """Return what the batches of a loader are padded to; None if they are not.
+
+    Raises:
+        ValueError: an argument of the loader that batches of one shape cannot have.
+    """
+    if given is False or given is None:
+        return None
+    sampler = loader._site.sampler
+    if not isinstance(sampler, NeighborSampler):
+        raise ValueError(
+            f"static_shapes needs pyg_direct's own NeighborSampler, got neighbor_sampler= of "
+            f"class {type(sampler).__name__}. Leave one of them out."
+        )
+    settings = keyed(sampler).settings
+    stored = isinstance(data, (Data, HeteroData))
+    sparse = stored and any(name in store for store in stores_of(data).values() for name in SPARSE)
+    refused = {
+        "a graph in stores": not stored,
+        "adj_t or adj, whose entries are not padded,": sparse,
+        "cooperative=True": loader._split.cooperative,
+        "a graph in parts": loader._exchange is not None and not loader._split.share_rows,
+        "transform_sampler_output=": bool(options.get("transform_sampler_output")),
+        "subgraph_type='bidirectional'": settings.subgraph_type == SubgraphType.bidirectional,
+    }
+    for what, is_so in refused.items():
+        if is_so:
+            raise ValueError(f"static_shapes cannot be used with {what}. Leave one of them out.")
+    shapes = StaticShapes(given, keyed(sampler).ends)
+    if shapes.must_measure and options.get("batch_sampler") is not None:
+        raise ValueError(
+            "static_shapes=True samples batches of batch_size seeds to see how large they are, and "
+            "there is a batch_sampler=. Give the sizes: static_shapes={'nodes': ..., 'edges': ...}."
+        )
+    return shapes
