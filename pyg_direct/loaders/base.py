@@ -29,6 +29,7 @@ from ..exchange.shared_rows import RowsInCommon
 from ..graph.from_pyg import check_ends
 from ..loading.base import DirectLoader
 from ..loading.options import Given
+from ..loading.order import ClusterOrder, PartOrder, check_order, ranks_among
 from ..loading.seeds import integers
 from ..ops.devices import HOST
 from ..sampling.sampler import NeighborSampler, keyed
@@ -176,6 +177,47 @@ class RankLoader(DirectLoader):
         # So that a model that was accelerated with one loader knows the batches of any other.
         self._hands_out_hops = self._hands_out_hops or split.cooperative
         return kind(data, split, self._feature_dtype)
+
+    def _begin_order(self, order: Any, options: dict[str, Any]) -> None:
+        """Put the sampler of `order` into the options of DataLoader; comes before its initialiser.
+
+        With a seed, it follows that, as `shuffle` does.
+        """
+        if order is None:
+            return
+        check_order(order, options, *([] if self._exchange is None else [self._exchange.orders]))
+        if self._progress.seed is not None and options.get("generator") is None:
+            self._shuffle_generator = options["generator"] = torch.Generator()
+        kind = PartOrder if isinstance(order, str) and order == "parts" else ClusterOrder
+        options["sampler"] = kind(options.get("generator"), options.get("batch_size", 1))
+
+    def _finish_order(self, order: Any, nodes: Tensor, node_type: Any) -> None:
+        """Say where the seeds are; comes after the initialiser.
+
+        Args:
+            order: as the user gave it.
+            nodes: int64 [seeds], which stand for the seeds in 'proximity'.
+            node_type: of these.
+        """
+        if order is None:
+            return
+        sampler = self.__dict__["sampler"]
+        if isinstance(order, Tensor):
+            if len(order) != len(nodes):
+                raise ValueError(
+                    f"order must hold one integer for each of {len(nodes)} seeds, got {len(order)}."
+                )
+            sampler.cluster = order.to("cpu", torch.int64, copy=True)
+        elif isinstance(sampler, PartOrder):
+            sampler.cluster = self._exchange.part_of(node_type, nodes)
+        elif not isinstance(self._sampler, NeighborSampler):
+            raise ValueError(
+                f"order='proximity' needs pyg_direct's own NeighborSampler, which knows the graph, "
+                f"got {type(self._sampler).__name__}. Pass a tensor of clusters instead."
+            )
+        else:
+            rank = keyed(self._sampler).proximity(node_type)[nodes]
+            sampler.cluster, sampler.by_rank = ranks_among(rank), True
 
     def _reads_graphs_of(self, method: Any) -> bool:
         """Whether `filter_fn` alone reads what a method of our sampler draws, as it was drawn."""

@@ -39,7 +39,7 @@ from ..ops.backend import Backend
 from ..ops.placement import Placement
 from ..ranks.split import take_split
 from ..ranks.windows import Place, Terms
-from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
+from ..sampling.sampler import NeighborSampler, NumNeighborsLike
 from .cache import fill_cache
 from .epoch import Epoch, Producers
 from .options import (
@@ -53,7 +53,6 @@ from .options import (
     refuse_unused,
     threads_of_a_batch,
 )
-from .order import ClusterOrder, PartOrder, check_order, ranks_among
 from .producing import producing, start_producer, weak_work
 from .progress import Progress
 from .recorder import Recorded, Recorder
@@ -157,7 +156,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         if self._exchange is not None:
             changes_output = bool(kwargs.get("transform_sampler_output"))
             self._exchange.check_sampler(self._site.sampler, changes_output)
-        self._shapes = static_shapes_of(given.own["static_shapes"], self, data, kwargs)
+        if given.own["static_shapes"] is not False:
+            self._shapes = static_shapes_of(given.own["static_shapes"], self, data, kwargs)
         # With a seed, the order of the seeds follows it, unless a generator is to decide.
         self._shuffle_generator: torch.Generator | None = None
         if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
@@ -167,47 +167,6 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     def _exchange_for(self, data: Any, placing: Placing) -> tuple[Any, Placing]:
         """Return what a loader exchanges with other ranks, if anything, and where batches are."""
         return self._exchange, placing
-
-    def _begin_order(self, order: Any, options: dict[str, Any]) -> None:
-        """Put the sampler of `order` into the options of DataLoader; comes before its initialiser.
-
-        With a seed, it follows that, as `shuffle` does.
-        """
-        if order is None:
-            return
-        check_order(order, options, *([] if self._exchange is None else [self._exchange.orders]))
-        if self._progress.seed is not None and options.get("generator") is None:
-            self._shuffle_generator = options["generator"] = torch.Generator()
-        kind = PartOrder if isinstance(order, str) and order == "parts" else ClusterOrder
-        options["sampler"] = kind(options.get("generator"), options.get("batch_size", 1))
-
-    def _finish_order(self, order: Any, nodes: Tensor, node_type: Any) -> None:
-        """Say where the seeds are; comes after the initialiser.
-
-        Args:
-            order: as the user gave it.
-            nodes: int64 [seeds], which stand for the seeds in 'proximity'.
-            node_type: of these.
-        """
-        if order is None:
-            return
-        sampler = self.__dict__["sampler"]
-        if isinstance(order, Tensor):
-            if len(order) != len(nodes):
-                raise ValueError(
-                    f"order must hold one integer for each of {len(nodes)} seeds, got {len(order)}."
-                )
-            sampler.cluster = order.to("cpu", torch.int64, copy=True)
-        elif isinstance(sampler, PartOrder):
-            sampler.cluster = self._exchange.part_of(node_type, nodes)
-        elif not isinstance(self._sampler, NeighborSampler):
-            raise ValueError(
-                f"order='proximity' needs pyg_direct's own NeighborSampler, which knows the graph, "
-                f"got {type(self._sampler).__name__}. Pass a tensor of clusters instead."
-            )
-        else:
-            rank = keyed(self._sampler).proximity(node_type)[nodes]
-            sampler.cluster, sampler.by_rank = ranks_among(rank), True
 
     @property
     def placement(self) -> Placement:

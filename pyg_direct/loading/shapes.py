@@ -274,14 +274,12 @@ def _checked(name: str, given: Any, there: Mapping[Any, int]) -> dict[Any, int]:
 
 def static_shapes_of(
     given: Any, loader: Any, data: Any, options: Mapping[str, Any]
-) -> StaticShapes | None:
-    """Return what the batches of a loader are padded to; None if they are not.
+) -> StaticShapes:
+    """Return what the batches of a loader are padded to.
 
     Raises:
-        ValueError: an argument of the loader that batches of one shape cannot have.
+        ValueError: wrong sizes, or an argument of the loader that batches of one shape cannot have.
     """
-    if given is False or given is None:
-        return None
     sampler = loader._site.sampler
     if not isinstance(sampler, NeighborSampler):
         raise ValueError(

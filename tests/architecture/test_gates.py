@@ -20,22 +20,22 @@ from .weight import lines_of_code, rooms
 
 # Lines of code, by room and in all.
 MOST_LINES = {
-    "batch": 1018,
+    "batch": 1025,
     "core": 1268,
     "exchange": 1324,
     "face": 132,
     "files": 4393,
     "graph": 1132,
     "kernels": 3436,
-    "loaders": 1591,
-    "loading": 3052,
+    "loaders": 1622,
+    "loading": 3273,
     "models": 6518,
-    "ops": 5374,
+    "ops": 5376,
     "ranks": 1274,
     "sampling": 1094,
     "tools": 2732,
 }
-MOST_FILES = 250
+MOST_FILES = 251
 LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 20, 11
 # Files below 60 lines of code that one other file imports.
 MOST_SMALL_FILES = 6
@@ -44,20 +44,20 @@ SMALL = 60
 MOST_CALLS = {
     "batch": Walk(59, 24, 17),
     "link batch": Walk(90, 30, 28),
-    "second loader": Walk(224, 30, 73),
+    "second loader": Walk(224, 30, 72),
 }
 WIDEST = 20  # parameters of a function outside of kernels
 # Uses of `Any`, which hides from mypy what an attribute is, by room.
 MOST_ANY = {
-    "batch": 123,
+    "batch": 124,
     "core": 114,
     "exchange": 69,
     "face": 1,
     "files": 96,
     "graph": 68,
     "kernels": 142,
-    "loaders": 141,
-    "loading": 243,
+    "loaders": 145,
+    "loading": 267,
     "models": 667,
     "ops": 84,
     "ranks": 97,

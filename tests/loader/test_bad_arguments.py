@@ -112,6 +112,7 @@ LOADER: dict[str, Iterable[Any]] = {
     ),
     "static_shapes": (
         3,
+        None,
         "yes",
         [9, 9],
         {"rows": 9},
