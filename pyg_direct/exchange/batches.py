@@ -231,7 +231,7 @@ class BatchExchange:
             )
         return self._windows
 
-    def bring_rows(self, nodes: Mapping[Any, Any]) -> None:
+    def bring_rows(self, nodes: Mapping[Any, Any], padded: bool = False) -> None:
         """Keep the rows of a batch with its ids, unless they came with these.
 
         Args:

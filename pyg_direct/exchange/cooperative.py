@@ -98,7 +98,7 @@ class CooperativeBatches(RowsInCommon):
         """See `BatchExchange`: a step is one batch of all ranks."""
         return 1
 
-    def bring_rows(self, nodes: Any) -> None:
+    def bring_rows(self, nodes: Any, padded: bool = False) -> None:
         """Do nothing: rows came with the nodes."""
 
     def sampled(self, inputs: Any, key: BatchKey | None) -> Sampled:

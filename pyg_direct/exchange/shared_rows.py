@@ -242,22 +242,28 @@ class RowsInCommon(BatchExchange):
                         f"{there[name]}, and rank 0 {here}."
                     )
 
-    def bring_rows(self, nodes: Mapping[Any, NodesOfType]) -> None:
+    def bring_rows(self, nodes: Mapping[Any, NodesOfType], padded: bool = False) -> None:
         """Fetch the rows of the nodes of one batch, and keep them with their ids.
 
         Outside of an epoch, and where there is one rank, they are gathered as they always are.
+
+        Args:
+            nodes: by type.
+            padded: whether some may be padding, which repeats the row of another node.
 
         Raises:
             IndexError: a node id out of range.
         """
         if self.place is None:
             return
-        ids = [nodes[kind].given.cpu() if kind in nodes else None for kind in self._kinds]
+        there = [nodes.get(kind) for kind in self._kinds]
+        # Those that are padding are no ids where the others were sampled.
+        ids = [n and (n.node if padded else n.given).cpu() for n in there]
         for node, count in zip(ids, self._counts, strict=True):
             if node is not None:
                 check_ids(node, count, "ids of a batch")
         found = self.made([None if node is None else node.numpy() for node in ids])
-        self._keep([nodes[kind].node if kind in nodes else None for kind in self._kinds], found)
+        self._keep([n and n.node for n in there], found)
 
     def _keep(self, ids: Sequence[Tensor | None], found: Sequence[dict[str, Tensor]]) -> None:
         """Keep rows of nodes that were fetched with their ids; T x both."""

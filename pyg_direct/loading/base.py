@@ -253,7 +253,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         if self._exchange is not None:
             if site.is_apart:
                 sampled.bring(site.backend.device, self._brought)
-            recorder.timed("gathering", lambda: self._exchange.bring_rows(sampled.nodes))
+            nodes, padded = sampled.nodes, sampled.own is not None
+            recorder.timed("gathering", lambda: self._exchange.bring_rows(nodes, padded))
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = site.ends if self.transform_sampler_output is None else None
         ids = sampled.ids or site.backend.memory.ids(self._host_ids)

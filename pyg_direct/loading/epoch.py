@@ -196,6 +196,7 @@ class Epoch:
         if number in self._sizes.larger:
             now, following = progress.size_steps
             counting.size_steps = now, max(following, self._sizes.larger.pop(number))
+            self._recorder.larger_batch()
         self._torn = False
         return made
 

@@ -51,7 +51,8 @@ class _EpochSums:
     """The sums of one epoch."""
 
     def __init__(self) -> None:
-        self.counts = [0] * 7  # batches, made, seeds, nodes, edges, padded nodes, padded edges
+        # Batches, made, seeds, nodes, edges, padded nodes, padded edges, and larger batches.
+        self.counts = [0] * 8
         self.seconds: dict[str, float] = defaultdict(float)
         self.bytes: dict[str, int] = defaultdict(int)
         self.link = Traffic()
@@ -94,7 +95,7 @@ class _EpochSums:
         self.add_up()
         seconds = dict(self.seconds)
         waiting, working = seconds.pop("waiting", 0.0), seconds.pop("training", 0.0)
-        batches, made, seeds, nodes, edges, padded_nodes, padded_edges = self.counts
+        batches, made, seeds, nodes, edges, padded_nodes, padded_edges, larger = self.counts
         since = self.compiled_then
         end = clock.compiled_seconds() if since is None else since
         requests, num_bytes, hits = self.link.requests, self.link.num_bytes, 0
@@ -104,8 +105,8 @@ class _EpochSums:
             requests -= count * of_row
             num_bytes -= count * bytes_of_row
         return Stats(
-            batches, made, seeds, nodes, edges, padded_nodes, padded_edges, dict(self.bytes),
-            seconds, waiting, working,
+            batches, made, seeds, nodes, edges, padded_nodes, padded_edges, larger,
+            dict(self.bytes), seconds, waiting, working,
             ready_seconds=self.ready,
             compiling_seconds=end - self.compiled,
             pcie_requests=round(requests), pcie_bytes=round(num_bytes), cache_hits=hits,
@@ -238,6 +239,10 @@ class Recorder:
         if len(epoch.made) >= MOST_MADE:
             with self._lock:
                 epoch.add_up()
+
+    def larger_batch(self) -> None:
+        """Note that the consumer gets a batch that did not fit the shape of its epoch."""
+        self._epochs[-1].counts[-1] += 1
 
     def ready(self, number: int) -> None:
         """Note that a batch is made; in any thread."""

@@ -45,6 +45,7 @@ class Stats:
     edges: int = 0
     padded_nodes: int = 0  # more than these in all batches made, by `static_shapes=`
     padded_edges: int = 0
+    larger_batches: int = 0  # of those the consumer got, that did not fit the shape of their epoch
     gathered_bytes: Mapping[str, int] = field(default_factory=dict)  # by attribute
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, of the producers
     waiting_seconds: float = 0.0  # the consumer for the loader
@@ -100,6 +101,7 @@ class Stats:
             "edges": self.edges,
             "padded_nodes": self.padded_nodes,
             "padded_edges": self.padded_edges,
+            "larger_batches": self.larger_batches,
             "gathered_bytes": dict(self.gathered_bytes),
             "seconds": dict(self.seconds),
             "waiting_seconds": self.waiting_seconds,
@@ -173,7 +175,8 @@ class Stats:
             *(
                 [
                     f"  padding of {self.padded_nodes / each:,.0f} nodes and "
-                    f"{self.padded_edges / each:,.0f} edges a batch"
+                    f"{self.padded_edges / each:,.0f} edges a batch; {self.larger_batches:,} "
+                    f"batches did not fit static_shapes"
                 ]
                 if self.padded_nodes
                 else []
@@ -258,6 +261,7 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         edges=sum(e.edges for e in epochs),
         padded_nodes=sum(e.padded_nodes for e in epochs),
         padded_edges=sum(e.padded_edges for e in epochs),
+        larger_batches=sum(e.larger_batches for e in epochs),
         gathered_bytes=added("gathered_bytes"),
         seconds=added("seconds"),
         waiting_seconds=sum(e.waiting_seconds for e in epochs),

@@ -6,13 +6,14 @@ fault of a sampler, of a transform or of the data shows all the same.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 NO_LIMIT = torch.iinfo(torch.int64).max
 
@@ -61,6 +62,7 @@ def at(data: Any, kind: Any) -> Any:
 
 def checks_of(law: Law, batch: Any) -> Iterator[Found]:
     """Yield the outcome of every check of a batch that its law and its attributes allow."""
+    batch = _without_padding(batch)
     edge_types = [None] if isinstance(batch, Data) else batch.edge_types
     parts = []
     for kind in edge_types:
@@ -83,6 +85,26 @@ def checks_of(law: Law, batch: Any) -> Iterator[Found]:
         yield from _times(law, batch, parts)
     if law.links:
         yield from _label_edges(law, batch, parts)
+
+
+def _without_padding(batch: Data | HeteroData) -> Data | HeteroData:
+    """Return a batch of `static_shapes=` with nothing but its own nodes and edges, as far as ids
+    and ends of edges go; any other batch as it is."""
+    if not any("num_real_nodes" in store for store in batch.stores):
+        return batch
+    batch = copy.copy(batch)
+    for store in batch.stores:
+        for what, names in (("nodes", ("n_id", "batch")), ("edges", ("e_id", "edge_index"))):
+            count, hops = store.get(f"num_real_{what}"), store.get(f"num_sampled_{what}")
+            if count is None:
+                continue
+            if hops is not None:
+                more = store[names[0]].numel() - int(count)
+                store[f"num_sampled_{what}"] = [*hops[:-1], hops[-1] - more]
+            for name in names:
+                if name in store:
+                    store[name] = store[name][..., : int(count)]
+    return batch
 
 
 def _found(check: str, wrong: Tensor, say: Any) -> Found:

@@ -71,6 +71,9 @@ def loaders_of(data: Data, typed: HeteroData, path: Path, shares: bool, **split:
         "threads": NeighborLoader(data, [-1, 3], num_workers=2, **options, **rows),
         "one rank": NeighborLoader(data, [4], **options, **owned(torch.zeros(400).long())),
         "labor": NeighborLoader(data, [4, 3], sampling="labor", prefetch=0, **options, **rows),
+        "one shape": NeighborLoader(
+            data, [4, 3], static_shapes={"nodes": 90, "edges": 80}, **options, **rows
+        ),
         "weighted": NeighborLoader(data, [4], weight_attr="weight", **options, **rows),
         "temporal": NeighborLoader(data, [4], time_attr="time", **options, **rows),
         "induced": NeighborLoader(

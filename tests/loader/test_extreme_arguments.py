@@ -15,6 +15,7 @@ from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 
 from pyg_direct import NeighborLoader
 from pyg_direct.ops.cpu import drawing
+from pyg_direct.ops.cuda import bounds
 
 pytestmark = [
     pytest.mark.usefixtures("each_backend"),
@@ -195,7 +196,8 @@ def test_a_sparse_tensor_that_lies() -> None:
 def test_a_hop_of_as_many_edges_as_local_ids_can_count_is_refused(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawing, "ID_LIMIT", limit)
+    for module in (drawing, bounds):
+        monkeypatch.setattr(module, "ID_LIMIT", limit)
     data = Data(edge_index=torch.tensor([[1], [0]]), num_nodes=2)
     loader = NeighborLoader(data, [6], torch.tensor([0]), replace=True)
     with pytest.raises(ValueError, match="smaller batch_size") if limit == 6 else nullcontext():

@@ -62,6 +62,9 @@ def test_the_shape_of_a_larger_batch_is_that_of_the_next_epochs() -> None:
     later = {sizes(batch) for _ in range(2) for batch in batches}
     assert later == {tuple(max(each) for each in zip(*first, strict=True))}
     assert tuple(batches.static_shapes.values()) in later
+    stats = batches.stats()
+    assert stats.larger_batches == sum(shape != (60, 60) for shape in first) > 0
+    assert [epoch.larger_batches for epoch in stats.epochs[1:]] == [0, 0]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -215,3 +218,12 @@ def test_a_given_envelope_serves_a_batch_sampler() -> None:
     options = {"batch_sampler": [[1, 2], [3]], "batch_size": 1, "shuffle": False}
     batches = loader(static_shapes={"nodes": 90, "edges": 80}, **options)
     assert [sizes(batch) for batch in batches] == [(90, 80)] * 2
+
+
+def test_an_audit_looks_past_padding() -> None:
+    found = pyg_direct.audit(loader(static_shapes=True))
+    assert found.ok
+    assert found.checked == pyg_direct.audit(loader(static_shapes=False)).checked
+    batch = next(iter(loader()))
+    batch.e_id[0] += 1
+    assert not pyg_direct.audit(loader(), [batch]).ok

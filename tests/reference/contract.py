@@ -93,7 +93,8 @@ class _Checks:
             (source, target), (src, dst) = self._lists(kind, self.data), self._ends_of(kind)
             if not torch.equal(store.edge_attr, store_of(self.data, kind).edge_attr[store.e_id]):
                 yield f"edge_attr is not that of the edges {kind or ''}"
-            if {store.e_id.dtype, store.edge_index.dtype} != {torch.int64}:
+            given = store_of(self.data, kind).edge_index.dtype
+            if (store.e_id.dtype, store.edge_index.dtype) != (torch.int64, given):
                 yield "dtype of e_id or edge_index"
             if [self.n_id[src][i] for i in row] != source[e_id].tolist():
                 yield f"e_id does not lead from row {kind or ''}"

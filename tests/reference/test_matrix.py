@@ -123,6 +123,7 @@ def test_every_typed_batch_keeps_what_is_promised(config: Config) -> None:
 
 @examples(60, 200)
 @given(config=st.one_of(configs(links=True), configs(typed=True, links=True)))
+@example(Config(typed=True, times="node", links="triplet", across=True))
 def test_every_batch_of_links_keeps_what_is_promised(config: Config) -> None:
     assert broken(config, LinkNeighborLoader) == [], config
 

@@ -484,7 +484,7 @@ def test_the_consumer_counts_while_batches_are_added_up() -> None:
     epoch.made.append((None, (1, 2, 3, 4), []))
     epoch.add_up()
     seen_by_the_consumer[0] += 1
-    assert epoch.counts == [1, 1, 2, 3, 4, 0, 0]
+    assert epoch.counts == [1, 1, 2, 3, 4, 0, 0, 0]
 
 
 def test_records_from_several_threads_are_not_lost() -> None:
