@@ -117,6 +117,7 @@ def test_every_batch_keeps_what_is_promised(config: Config) -> None:
 @given(config=configs(typed=True))
 @example(Config(typed=True, times="edge", partial=True, saved="tables", fanouts=(-1,)))
 @example(Config(typed=True, times="node", partial=True, window=0, fanouts=(-1,)))
+@example(Config(typed=True, times="node", own_times=True, batch_size=50, fanouts=(-1,)))
 def test_every_typed_batch_keeps_what_is_promised(config: Config) -> None:
     assert broken(config, NeighborLoader) == [], config
 
