@@ -257,7 +257,7 @@ class RowsInCommon(BatchExchange):
         if self.place is None:
             return
         there = [nodes.get(kind) for kind in self._kinds]
-        # Those that are padding are no ids where the others were sampled.
+        # `given` has -1 for padding, of which no rank has a row.
         ids = [n and (n.node if padded else n.given).cpu() for n in there]
         for node, count in zip(ids, self._counts, strict=True):
             if node is not None:

@@ -109,7 +109,7 @@ class NeighborLoader(RankLoader, PaddedLoader, torch_geometric.loader.NeighborLo
             'parts', of a `pyg_direct.partition` or with `owners`: each batch has seeds of one part,
             and is made by the rank that holds it where the ranks divide the parts.
         static_shapes: True: all batches have one number of nodes and one of edges, so that a
-            compiled model is compiled once. Padding lies behind the nodes and edges of a batch,
+            compiled model is compiled once. Padding comes after the nodes and edges of a batch,
             sends them no messages, and has -1 as ids (`n_id`, `e_id`); `batch.num_real_nodes` and
             `num_real_edges`, int64 [], count the others. The numbers are measured with up to 64
             batches; or a dict gives them, as the attribute `static_shapes` does:

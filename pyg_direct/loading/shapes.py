@@ -1,7 +1,7 @@
 """Batches of one shape: what they are padded to, and the padding.
 
-A batch gets more nodes, behind its own, that repeat the row of one node, and more edges, behind
-its own, between these nodes. They send no messages to the nodes of the batch, so a model without
+A batch gets more nodes, after its own, that repeat the row of one node, and more edges, after its
+own, between these nodes. They send no messages to the nodes of the batch, so a model without
 sums or means over all rows computes the same for those. The edges are divided evenly among the
 nodes, as some layers take memory by the largest degree, and none is a self-loop, as others remove
 those first, and then would have edges of another number in each batch.
@@ -120,10 +120,12 @@ class StaticShapes:
 
     def _measured(self, loader: Any) -> Ends:
         """Return the sizes of step 0: those that were given, or what up to 64 batches need."""
-        sample = partial(self._parts_of, loader)
-        sampled = list(presampled(loader, sample)) if self.must_measure else []
-        seeds = [_num_seeds(batch) for batch in sampled]
-        needs = [self._needed(s) for s, n in zip(sampled, seeds, strict=True) if n == max(seeds)]
+        found: list[tuple[int, Ends]] = []
+        if self.must_measure:
+            for sampled in presampled(loader, partial(self._parts_of, loader)):
+                found.append((_num_seeds(sampled), self._needed(self._own(sampled))))
+        most = max((seeds for seeds, _ in found), default=0)
+        needs = [need for seeds, need in found if seeds == most]  # not of a last batch of fewer
 
         def size_of(part: int, kind: Any) -> int:
             if self._ends[part][kind] == 0:  # nothing is there that padding could repeat
@@ -135,16 +137,17 @@ class StaticShapes:
 
         return Ends(*({t: size_of(part, t) for t in self._ends[part]} for part in range(2)))
 
-    def _needed(self, sampled: Sampled) -> Ends:
-        """Return the least sizes that a batch can be padded to."""
+    def _own(self, sampled: Sampled) -> Ends:
+        """Return how many nodes and edges a batch has, of each type of the graph."""
         nodes, edges = sampled.nodes, sampled.edges
         return Ends(
-            {
-                t: (nodes[t].node.numel() if t in nodes else 0) + _padding(n)
-                for t, n in self._ends.node.items()
-            },
+            {t: nodes[t].node.numel() if t in nodes else 0 for t in self._ends.node},
             {t: edges[t].edge_index.shape[1] if t in edges else 0 for t in self._ends.edge},
         )
+
+    def _needed(self, own: Ends) -> Ends:
+        """Return the least sizes that a batch can be padded to; edges of padding need two nodes."""
+        return Ends({t: n + 2 * (self._ends.node[t] > 0) for t, n in own.node.items()}, own.edge)
 
     def padded(self, loader: Any, out: Any, task: BatchTask) -> Any:
         """Return what was sampled for a task, with padding."""
@@ -162,14 +165,13 @@ class StaticShapes:
             sampled: its nodes and edges, which are replaced.
             least: the least step.
         """
-        need, step = self._needed(sampled), least
-        nodes = {t: size - _padding(self._ends.node[t]) for t, size in need.node.items()}
-        sampled.own = Ends(nodes, need.edge)
-        while not _fits(need, self.sizes(loader, step)):
+        own, step = self._own(sampled), least
+        need = self._needed(own)
+        while not _fits(need, sizes := self.sizes(loader, step)):
             step += 1
-        sizes, device = self.sizes(loader, step), loader._backend.device
+        sampled.own, device = own, loader._backend.device
         subgraphs = _num_seeds(sampled)
-        added = {t: (nodes[t], size) for t, size in sizes.node.items()}
+        added = {t: (own.node[t], size) for t, size in sizes.node.items()}
         sampled.edges = {
             t: _padded_edges(
                 sampled.edges_of(t, device), size, *(added[end] for end in _ends_of(t))
@@ -187,11 +189,6 @@ def _num_seeds(sampled: Sampled) -> int:
     """Return of how many seeds or links a batch is; as many subgraphs are in a disjoint one."""
     count: int = sampled.metadata[0].numel()
     return count
-
-
-def _padding(nodes: int) -> int:
-    """Return of how many nodes the padding of a type is at least: edges between them need two."""
-    return 2 if nodes > 0 else 0
 
 
 def _fits(need: Ends, sizes: Ends) -> bool:

@@ -88,8 +88,7 @@ def checks_of(law: Law, batch: Any) -> Iterator[Found]:
 
 
 def _without_padding(batch: Data | HeteroData) -> Data | HeteroData:
-    """Return a batch of `static_shapes=` with nothing but its own nodes and edges, as far as ids
-    and ends of edges go; any other batch as it is."""
+    """Return a batch whose ids and edges are without the padding of ``static_shapes=``."""
     if not any("num_real_nodes" in store for store in batch.stores):
         return batch
     batch = copy.copy(batch)
