@@ -1,6 +1,6 @@
 """Run the benchmarks.
 
-    python -m benchmarks cpu             # one benchmark; `--help` behind it lists its arguments
+    python -m benchmarks cpu             # one benchmark; `--help` after it lists its arguments
     python -m benchmarks all             # all of them, but those that this code has measured
     python -m benchmarks all --quick     # all of them at toy sizes, to see that they run
     python -m benchmarks report          # write reports and the README's tables again

@@ -233,7 +233,7 @@ def arguments(
 def ranks(
     module: str, spec: Mapping[str, Any], count: int, quick: bool, *, stdin: Stream = None
 ) -> Iterator[list[Process]]:
-    """Start the ranks of a benchmark, and end those that still run behind the block.
+    """Start the ranks of a benchmark, and end those that still run after the block.
 
     Each is ``python -m MODULE --child JSON``, where the JSON is `spec` with "rank", "world_size"
     and "meeting", a file by which the ranks of `torch.distributed` meet; its stdout is a pipe.

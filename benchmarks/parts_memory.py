@@ -1,6 +1,6 @@
 """Four ranks that train on a graph in parts, each in 30 % of the memory that the graph needs.
 
-Each rank is moved to a control group of its own behind its imports and a toy epoch, so what it may
+Each rank is moved to a control group of its own after its imports and a toy epoch, so what it may
 use is what comes on top of these, pages of files included. Beside it four ranks without a limit
 train on the whole graph, with the same batches.
 

@@ -136,7 +136,7 @@ def _share(group: Sequence[Stage]) -> int:
 
 
 def group_seconds(number: int, groups: Sequence[Sequence[Stage]], left: float) -> float:
-    """Return how long a group may take when `left` seconds are left for it and those behind it.
+    """Return how long a group may take when `left` seconds are left for it and those after it.
 
     Each gets its share of what is left, so what one does not use, the next ones have.
     """

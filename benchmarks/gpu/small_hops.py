@@ -21,7 +21,7 @@ def small_hops(context: Context) -> None:
 
     What one block does in a launch takes many blocks some ten launches: one block is better as long
     as it takes no longer than they do. `ONE_BLOCK_ROUNDS` of `ops.cuda.tuning` must lie where
-    the two meet. Other numbers of that table are measured behind it.
+    the two meet. Other numbers of that table are measured after it.
     """
     plan = context.plan
     case = Case(

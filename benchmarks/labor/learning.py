@@ -91,7 +91,7 @@ def label_mix(data: Any, case: Case, kind: str) -> dict[str, float]:
 
 
 def curve(data: Any, case: Case, kind: str, seed: int) -> dict[str, Any]:
-    """Train once; return the accuracy and the CPU-seconds of training behind each epoch."""
+    """Train once; return the accuracy and the CPU-seconds of training after each epoch."""
     torch.manual_seed(seed)
     nodes = data.train_mask.nonzero().view(-1)
     given = {**order_of(data, nodes, kind), "seed": seed}

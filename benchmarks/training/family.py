@@ -39,7 +39,7 @@ HIDDEN = 64
 
 
 class Layers(torch.nn.Module):
-    """Two convolutions, with a linear layer behind them."""
+    """Two convolutions, followed by a linear layer."""
 
     def __init__(
         self, conv: Callable[..., torch.nn.Module], sizes: tuple[Any, Any], out: int
@@ -55,7 +55,7 @@ class Layers(torch.nn.Module):
 
 
 class WeightedLayers(Layers):
-    """The same with a weight for each edge, behind a layer that makes the messages short."""
+    """The same with a weight for each edge, after a layer that makes the messages short."""
 
     def __init__(self, num_features: int, out: int) -> None:
         super().__init__(GraphConv, (HIDDEN, HIDDEN), out)
