@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic, sleep
@@ -19,6 +21,10 @@ T = TypeVar("T")
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.05  # between two looks at the store
 TELLING_SECONDS = 5.0  # that a rank which has failed waits for the store, at most
 STORE_MARGIN_SECONDS = 3.0  # that the store may take to answer, beyond a wait for ranks
+ENDING_SECONDS = 2.0  # that a process which ends waits for answers of the store, at most
+
+_calls: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that have called the store, of which some may still run."""
 
 
 class ExchangeError(RuntimeError):
@@ -147,6 +153,7 @@ def within(seconds: float, function: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=call, name="pyg_direct-store", daemon=True)
     thread.start()
+    _calls.add(thread)
     try:
         found, error = done.get(timeout=seconds)
     except Empty:
@@ -163,3 +170,15 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     if error is not None:
         raise error
     return found  # type: ignore[no-any-return]
+
+
+@atexit.register
+def _end_calls() -> None:
+    """Wait for calls of the store that nobody waits for any longer.
+
+    One that returned to Python while the interpreter ends would abort the process: its thread would
+    be unwound through destructors of C++ that must not throw.
+    """
+    deadline = monotonic() + ENDING_SECONDS
+    for thread in list(_calls):
+        thread.join(max(0.0, deadline - monotonic()))

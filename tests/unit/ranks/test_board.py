@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,3 +109,42 @@ def test_an_error_of_the_store_is_raised(groups: Any) -> None:
 
     with pytest.raises(KeyError, match="planted"):
         within(20.0, fail)
+
+
+def test_a_process_waits_for_calls_of_the_store_that_were_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that comes back while the interpreter ends aborts the process."""
+    answers, ended = threading.Event(), list[int]()
+
+    def slow(number: int) -> None:
+        answers.wait(20.0)
+        ended.append(number)
+
+    for number in range(2):
+        with pytest.raises(ExchangeError, match=r"did not answer within 0\.01 s"):
+            within(0.01, partial(slow, number))
+    monkeypatch.setattr(board_module, "ENDING_SECONDS", 0.01)
+    board_module._end_calls()  # the store does not answer: it ends
+    assert ended == []
+    monkeypatch.setattr(board_module, "ENDING_SECONDS", 20.0)
+    threading.Timer(0.05, answers.set).start()
+    board_module._end_calls()
+    assert sorted(ended) == [0, 1]
+
+
+def test_calls_of_the_store_end_before_the_interpreter() -> None:
+    program = """
+import atexit, time
+ended = []
+atexit.register(lambda: print(ended))  # called after those that are registered later
+from pyg_direct.ranks.board import within
+try:
+    within(0.01, lambda: (time.sleep(0.5), ended.append("call")))
+except RuntimeError:
+    pass
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "['call']\n"

@@ -49,13 +49,17 @@ def on_both(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
 def test_an_error_after_exchanges_is_told_to_the_rank_that_waits(
     on_both: Any, exchanges: int
 ) -> None:
-    def run(ranks: Together) -> str:
-        with pytest.raises((RuntimeError, ZeroDivisionError)) as caught, ranks.telling():
+    def steps(ranks: Together) -> None:
+        with ranks.telling():
             for step in range(exchanges):
                 assert ranks.exchange(f"step {step}", ranks.rank) == [0, 1]
             if ranks.rank == 0:
                 raise ZeroDivisionError("planted")
             ranks.exchange("result")
+
+    def run(ranks: Together) -> str:
+        with pytest.raises((RuntimeError, ZeroDivisionError)) as caught:
+            steps(ranks)
         return str(caught.value)
 
     assert on_both(run) == ["planted", "Rank 0 failed: ZeroDivisionError: planted"]
