@@ -223,7 +223,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
         """As `_sample`; may be a `Sampled` if nobody looks at it but `filter_fn` of this class."""
-        return self._sample(inputs, key)
+        raise NotImplementedError
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
         """Return what the seeds add to a batch, by node or edge type."""

@@ -277,6 +277,14 @@ def test_ids_above_32_bits(backend: CudaBackend, labor: bool) -> None:
     check_case(backend, Case(csc, plan, seeds, BatchKey(1, 2)))
 
 
+@pytest.mark.parametrize("induced", [False, True])
+def test_a_first_relation_without_edges(backend: CudaBackend, induced: bool) -> None:
+    rng = np.random.default_rng(0)
+    csc = make_csc(rng, [60], [(0, 0, 0), (0, 0, 300), (0, 0, 0)])
+    plan = uniform_plan(np.full((2, 3), 4))
+    check_case(backend, Case(csc, plan, make_seeds(rng, csc, [20]), BatchKey(1, 2), induced))
+
+
 def test_more_relations_than_threads() -> None:
     """One block adds up over relations in several rounds: of 32 threads, or of 64."""
     rng = np.random.default_rng(0)

@@ -187,6 +187,15 @@ def test_the_latest_that_excluded_edges_leave() -> None:
         check_case(backend, with_excluded_edges(rng, case), one_block=(False,))
 
 
+def test_one_long_list_takes_what_a_fan_out_of_one_gives_to_all_lists() -> None:
+    case = homogeneous([1], seeds=60, plan={"adaptive": True})
+    csc = case.csc
+    indptr = np.append(0, np.full(len(csc.indptr) - 1, csc.indptr[-1])).astype(csc.indptr.dtype)
+    case = replace(case, csc=replace(csc, indptr=indptr))
+    with emulated() as backend:
+        check_case(backend, case)
+
+
 # Beside other arguments ###########################################################################
 
 

@@ -232,7 +232,7 @@ class InferenceRun(LazyRun):
     def _change(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Run an in-place operation; scatters into a plain tensor run block by block."""
         name, changing = known.name.removesuffix("_"), written(known.func, args, kwargs)
-        if name in SCATTERS and len(changing) == 1 and not isinstance(changing[0], TableTensor):
+        if name in SCATTERS and not isinstance(changing[0], TableTensor):
             node = scatter(self, name, bound(known.func, args, kwargs))
             if node is not None:
                 return changing[0].copy_(self.executor.complete(node))

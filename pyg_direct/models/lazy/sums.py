@@ -88,9 +88,9 @@ class Reduction(Value):
         weight: Value | None = None
         if type(source) is Operation and source.func is aten.mul.Tensor and len(source.inputs) == 2:
             weight, source = sorted(source.inputs, key=lambda v: isinstance(v, Gather))
-            if weight.dim != 0 or tuple(weight.shape[1:]) != (*shape[1:-1], 1):
+            if tuple(weight.shape[1:]) != (*shape[1:-1], 1):
                 return None
-        if type(source) is not Gather or source.dim != 0 or self.aggregation is None:
+        if type(source) is not Gather or self.aggregation is None:  # which is of dimension 0
             return None
         by_heads = weight is not None and can_sum_by_heads(shape, self.dtype, self.device)
         if not (len(shape) == 2 or (by_heads and self.reduce == "sum")):

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 import pytest
 from fake_streams import POISON, FakeStreams, FakeTensor
 
+from pyg_direct.core.types import BatchKey
 from pyg_direct.loading.prefetcher import Prefetcher
-from pyg_direct.loading.stages import Handover, Stages
+from pyg_direct.loading.stages import Handover, Stages, batch_keys
 from pyg_direct.ops.streams import NoStreams
 
 SLOW = 0.002
+# What a batch with the key (5, 6) draws from that is asked for several times while it is made.
+RECORDED_KEYS = [(5, 6), (2358171620, 1758344106), (3805315584, 3124158924)]
 DELAYS = [{}, {"sample": SLOW}, {"gather": SLOW}, {"main": SLOW}, {"sample": SLOW, "main": SLOW}]
 
 
@@ -216,3 +219,10 @@ def test_an_error_of_a_stage_is_raised_to_the_consumer() -> None:
         loader.prefetcher.close()
     finally:
         streams.stop()
+
+
+def test_keys_of_a_batch_that_is_asked_for_several_times_are_the_recorded_ones() -> None:
+    for _ in range(2):
+        with batch_keys.of(BatchKey(5, 6)):
+            assert [batch_keys.next() for _ in RECORDED_KEYS] == RECORDED_KEYS
+        assert batch_keys.next() is None

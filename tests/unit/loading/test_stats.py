@@ -321,6 +321,14 @@ def test_compiling_is_counted_by_itself(monkeypatch) -> None:
     assert [e.compiling_seconds for e in later.epochs] == pytest.approx([5.0, 0.0, 5.0])
 
 
+@pytest.mark.parametrize(("seconds", "is_told"), [(0.04, False), (0.06, True)])
+def test_compiling_is_told_where_it_is_not_rounded_to_0(seconds: float, is_told: bool) -> None:
+    loader = loader_of()
+    next(iter(loader))
+    stats = replace(loader.stats(), compiling_seconds=seconds)
+    assert ("compiling kernels took 0.1 s" in repr(stats)) == is_told
+
+
 def test_verdict_of_a_slow_transform(clock) -> None:
     loader = loader_of(transform=lambda batch: clock.spend(0.9) or batch)
     verdict = run(loader, clock, 0.1).verdict

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from pyg_direct.batch.edges import HopEnds, SampledEdges
 from pyg_direct.core.cooperation import Cooperation, NodesInCommon, RowsBetween, SeedOutputs
-from pyg_direct.models.remote.common_rows import FEW_EDGES, PaddingRows
+from pyg_direct.models.remote.common_rows import FEW_EDGES, CommonNorm, PaddingRows
+from pyg_direct.models.remote.cooperative import telling
 from pyg_direct.models.remote.messages import NUMBERS, RowBlocks, StepMessages
+from pyg_direct.ranks.board import ExchangeError
 
 
 def test_more_agreements_than_fit_into_a_message() -> None:
@@ -22,6 +25,31 @@ def test_more_agreements_than_fit_into_a_message() -> None:
     ]
     assert messages.agree(agreements)
     assert [each.asked for each in agreements] == asked[::-1]
+
+
+def test_an_error_amid_a_step_is_told_to_the_other_ranks() -> None:
+    told: list[str] = []
+    channel: Any = SimpleNamespace(rank=0, size=2, group=None, fail=told.append)
+    for error in (ZeroDivisionError("planted"), ExchangeError("which they know")):
+        with pytest.raises(type(error)), telling(channel):
+            raise error
+    assert told == ["ZeroDivisionError: planted"]
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True)], ids=["weight", "bias"])
+def test_one_of_weight_and_bias_of_a_common_norm_may_be_frozen(wanted: tuple[bool, bool]) -> None:
+    """The gradient of the other one is that of torch."""
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    parameters = [torch.ones(3, dtype=torch.float64, requires_grad=one) for one in wanted]
+    functional.batch_norm(x, None, None, *parameters, training=True).pow(3).sum().backward()
+    var, mean = torch.var_mean(x, 0, correction=0)
+    norm: Any = CommonNorm.__new__(CommonNorm)
+    norm.mean, norm.scale, norm._first = mean, (var + 1e-5).rsqrt(), 0
+    grad = 3 * ((x - mean) * norm.scale + 1) ** 2
+    of_x, *found = norm.gradients(None, grad, x, [parameters[0], [False, *wanted]])
+    assert of_x is None
+    for one, parameter in zip(found, parameters, strict=True):
+        torch.testing.assert_close(one, parameter.grad)
 
 
 NOBODY = RowsBetween([], [])

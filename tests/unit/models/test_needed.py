@@ -198,6 +198,28 @@ def test_ids_that_are_out_of_range_are_refused() -> None:
             x.index_select(0, torch.tensor([1, wrong, 2]))
 
 
+@pytest.mark.parametrize("wrong", [-1, ROWS])
+def test_sums_into_rows_that_are_not_there_are_refused_as_by_torch(wrong: int) -> None:
+    x, to = BatchRun(torch.device("cpu")).enter(X.clone()), torch.tensor([1, wrong, 2])
+    with pytest.raises(RuntimeError, match=f"{wrong} is out of bounds .* with size {ROWS}"):
+        x.new_zeros(ROWS, COLUMNS).index_add(0, to, x[:3])
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"), [(torch.float32, torch.float64), (torch.bfloat16, torch.float32)]
+)
+def test_sums_of_rows_with_weights_of_another_dtype_are_those_of_torch(
+    narrow: torch.dtype, wide: torch.dtype
+) -> None:
+    run, x = BatchRun(torch.device("cpu")), X.to(narrow)
+    weights = torch.linspace(0.1, 1, len(INDEX), dtype=wide).view(-1, 1)
+    found, expected = (
+        h.new_zeros(ROWS, COLUMNS, dtype=wide).index_add(0, SORTED, h[INDEX] * weights)
+        for h in (run.enter(x.clone()), x)
+    )
+    assert torch.equal(run.whole(found), expected)
+
+
 @pytest.mark.parametrize("p", [0.3, 0.5])  # 0.5 is what torch leaves out of its calls
 def test_dropout_differs_by_row_and_step(p) -> None:
     ones, drawn = torch.ones(3000, 8), []

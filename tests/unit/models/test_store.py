@@ -91,6 +91,14 @@ class TestBudget:
         with pytest.raises(ValueError, match=r"aten.sort.default, which needs all rows at a time"):
             inference(Sorted(), data, memory_bytes=7 << 20, num_workers=1)
 
+    def test_sums_in_place_take_no_memory_for_all_messages(self, monkeypatch):
+        monkeypatch.setattr(executor, "RUN_BYTES", 0)
+        data = Data(**graph_inputs())
+        data.x = torch.randn(60, 12_000)
+        messages_bytes = data.num_edges * data.x.nbytes // 60
+        found = inference(SummedInPlace(), data, memory_bytes=messages_bytes, num_workers=1)
+        torch.testing.assert_close(found, SummedInPlace()(data.x, data.edge_index))
+
     def test_narrow_layers(self, made):
         model, data = problem()
         inference(model, data, dtype=torch.bfloat16, certify=False)
@@ -101,6 +109,12 @@ class TestBudget:
 class Sorted(torch.nn.Module):
     def forward(self, x, edge_index):
         return (x + 1).sort(dim=0).values
+
+
+class SummedInPlace(torch.nn.Module):
+    def forward(self, x, edge_index):
+        source, target = edge_index
+        return torch.zeros(60, 12_000).index_add_(0, target, (x + 1)[source])  # a plain tensor
 
 
 def interrupt(monkeypatch, after):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from pyg_direct.files.convert.convert import _Conversion
 from pyg_direct.files.convert.edge_table import EdgeTable
 from pyg_direct.files.convert.node_files import check_range
+from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
 
 
 def test_ranges_have_no_more_edges_or_nodes_than_are_sorted(
@@ -22,6 +26,21 @@ def test_ranges_have_no_more_edges_or_nodes_than_are_sorted(
     monkeypatch.setattr(EdgeTable, "_run", lambda self, statement: edges)
     cuts = [0, 2, 3, 4, 14, 24, 34, 44, 54, 60, 70, 80, 90, 100]
     assert table.partitions() == cuts
+
+
+@pytest.mark.parametrize("memory_bytes", [10**9, 10**11])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_edges_on_their_way_take_a_sixth_of_the_memory_at_most(
+    tmp_path: Path, memory_bytes: int, reverse: bool
+) -> None:
+    np.save(tmp_path / "e.npy", np.zeros((5, 2), np.int64))
+    np.save(tmp_path / "w.npy", np.zeros((5, 30), np.float32))
+    edge = EdgeSpec(
+        None, ArraySource(str(tmp_path / "e.npy")), {"w": ArraySource(str(tmp_path / "w.npy"))},
+        symmetrise=reverse,
+    )  # fmt: skip
+    (made,) = _Conversion(GraphSpec([NodeSpec(None, 3)], [edge]), memory_bytes)._edges
+    assert 1000 < made.piece_edges < memory_bytes / 6 / (30 * 4 * (1 + reverse))
 
 
 @pytest.mark.parametrize("first_id", [0, 1])

@@ -373,6 +373,21 @@ def test_stamps_start_again_before_they_overflow(disjoint: bool) -> None:
     assert all(stamp < scratch.STAMP_LIMIT for stamp in seen)
 
 
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_a_batch_of_as_many_nodes_as_stamps_is_refused(
+    monkeypatch: pytest.MonkeyPatch, disjoint: bool
+) -> None:
+    """Before its nodes have room; three seeds and three neighbours of each are 12 nodes at most."""
+    for limit in (12, 13):
+        monkeypatch.setattr(scratch, "STAMP_LIMIT", limit)
+        used = workspace(ring(40), [3], disjoint=disjoint)
+        if limit == 12:
+            with pytest.raises(ValueError, match="12 nodes"):
+                run(used, [1, 2, 3])
+        else:
+            assert run(used, [1, 2, 3]).edge_index is not None
+
+
 def test_stamps_leave_room_for_the_largest_batch() -> None:
     """A stamp and a local id, each below the limit, fit one uint32 entry together."""
     assert 2 * scratch.STAMP_LIMIT <= 2**32

@@ -158,6 +158,14 @@ def test_nothing_is_left_of_a_budget_that_is_used_up(gpu: Gpu) -> None:
     assert memory.left_bytes() == 0
 
 
+def test_no_more_is_left_than_half_of_what_is_free_now(gpu: Gpu) -> None:
+    memory = gpu.backend_for(torch.device("cpu")).memory
+    memory.open_budget(1000)
+    for free, left in ((3000, 1000), (600, 300)):
+        gpu.device.free = free
+        assert memory.left_bytes() == left
+
+
 def test_half_of_the_free_memory_by_default(gpu: Gpu) -> None:
     gpu.device.free = 2 * (81 * 4 + 5)
     loader = loader_of(gpu, graph())
