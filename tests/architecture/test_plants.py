@@ -1,15 +1,23 @@
 """What `python -m tests.driver` and `python -m tests.planted` leave out or replace is there."""
 
 import importlib.util
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from driver.plants import PLANTS, Plant
 
+from tests.planted import __main__ as planted
 from tests.planted.cover import cover
 from tests.planted.fault import FAULTS, Fault, equivalents
 from tests.planted.generated import OPERATORS, calls, changed_lines
 from tests.planted.measured import lines_of
+from tests.planted.runs import Outcome, lines_until_end
 from tests.planted.swaps import Functions, swaps_of
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +155,77 @@ def test_a_fault_in_what_runs_at_import_is_not_swapped(tmp_path: Path, old: str)
 )
 def test_lines_of_a_fault_are_those_of_its_statement(old: str, lines: set[int]) -> None:
     assert set(lines_of(fault_of(old, "..."), MODULE)) == lines
+
+
+@pytest.mark.parametrize("last", ["end\n", ""], ids=["ended", "cut off"])
+def test_a_test_whose_name_ends_in_end_does_not_end_the_run(last: str) -> None:
+    handles = os.pipe()
+    thread = threading.Thread(target=write_slowly, args=(handles[1], "run a::test_the_end\n", last))
+    thread.start()
+    found = lines_until_end(handles[0])
+    thread.join()
+    assert found == ["run a::test_the_end", "run a::test_b", *last.split()]
+
+
+def write_slowly(handle: int, first: str, last: str) -> None:
+    """Write to a pipe, so that its reader sees the first line alone for a while."""
+    os.write(handle, first.encode())
+    time.sleep(0.02)
+    os.write(handle, f"run a::test_b\n{last}".encode())
+    os.close(handle)
+
+
+class Planted:
+    """Stands for a copy of the tree: knows whether a fault is planted."""
+
+    root = Path()
+    is_planted = False
+
+    @contextmanager
+    def planted(self, fault: Fault) -> Iterator[None]:
+        self.is_planted = True
+        yield
+        self.is_planted = False
+
+
+FILE = "pyg_direct/core/module.py"
+FAULT = fault_of("x + n for", "x - n for")._replace(file=FILE, near="a::test_broken a::test_good")
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_test_that_fails_without_the_fault_notices_nothing_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, good: bool
+) -> None:
+    copy: Any = Planted()
+
+    def run(_: Path, tests: list[str], marks: str, stamp: Any, without: Any = ()) -> Outcome:
+        fail = {"a::test_broken", *(["a::test_good"] if good and copy.is_planted else [])}
+        return Outcome([t for t in tests if t in fail and t not in without][:1])
+
+    monkeypatch.setattr(planted, "run", run)
+    found = planted.find(FAULT, copy, ["near"])
+    assert (found.stage, found.outcome.by) == (("near", ["a::test_good"]) if good else ("", []))
+    assert "failed without the fault as well: a::test_broken" in planted.line_of(found)
+
+
+@pytest.mark.parametrize("equivalent", ["", "nothing reads it"])
+def test_what_the_session_does_not_notice_gets_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, equivalent: str
+) -> None:
+    (tmp_path / FILE).parent.mkdir(parents=True)
+    (tmp_path / FILE).write_text(MODULE)
+    fault, copy = FAULT._replace(equivalent=equivalent), Planted()
+    copy.root = tmp_path
+
+    def run(*_: Any) -> Outcome:
+        return Outcome(["a::test_good"] if copy.is_planted else [])
+
+    session = [(fault, Outcome([], 3, 1.0, ["a::test_broken"]))]
+    monkeypatch.setattr(planted, "in_session", lambda *_: session)
+    monkeypatch.setattr(planted, "run", run)
+    (found,) = planted.find_all([fault], copy, ["near"], None)  # type: ignore[arg-type]
+    assert found.outcome.by == ([] if equivalent else ["a::test_good"])
+    assert [*found.outcome.wrong] == ["a::test_broken"]
 
 
 def test_a_cover_has_a_test_for_each_noticed_fault() -> None:

@@ -55,17 +55,38 @@ def tests_of(fault: Fault, stage: str) -> tuple[list[str], str]:
     return [*near, *(path for path in room if path not in near)], "slow"
 
 
-def find(fault: Fault, copy: Copy, stages: Sequence[str]) -> Finding:
-    """Plant a fault, and run tests until one notices it, each stage in a run of its own."""
+def find(fault: Fault, copy: Copy, stages: Sequence[str], wrong: Sequence[str] = ()) -> Finding:
+    """Plant a fault, and run tests until one notices it, each stage in a run of its own.
+
+    Args:
+        fault, copy, stages: what is planted where, and which tests run.
+        wrong: tests that failed without the fault, too, for the report.
+    """
+    left_out, seconds = list[str](), 0.0
+    while True:
+        stage, outcome = _first(fault, copy, stages, left_out)
+        seconds += outcome.seconds
+        function = outcome.by[0].partition("[")[0] if outcome.by else ""
+        if "::" in function and run(copy.root, [function], "slow or not slow", None).by:
+            left_out.append(function)
+            continue
+        wrong = tuple(dict.fromkeys([*wrong, *left_out]))
+        return Finding(fault, stage, outcome._replace(seconds=seconds, wrong=wrong))
+
+
+def _first(
+    fault: Fault, copy: Copy, stages: Sequence[str], left_out: Sequence[str]
+) -> tuple[str, Outcome]:
+    """Return in which stage a test fails first with a fault, "" if none does, and which it is."""
     seconds = 0.0
     with copy.planted(fault) as stamp:
         for stage in stages:
-            outcome = run(copy.root, *tests_of(fault, stage), stamp)
+            outcome = run(copy.root, *tests_of(fault, stage), stamp, left_out)
             seconds += outcome.seconds
             if outcome.by:
                 stage = "slow" if stage == "near" and fault.slow else stage
-                return Finding(fault, stage, outcome._replace(seconds=seconds))
-    return Finding(fault, "", Outcome([], 0, seconds))
+                return stage, outcome._replace(seconds=seconds)
+    return "", Outcome([], 0, seconds)
 
 
 def find_all(
@@ -73,10 +94,12 @@ def find_all(
 ) -> Iterator[Finding]:
     """Plant faults one by one: those first that can be swapped into functions.
 
-    These share a session, in which the `measured` tests of a line come in place of a room's.
+    These share a session, in which the `measured` tests of a line come in place of a room's. What
+    it does not notice gets a process of its own, as faults do that cannot be swapped.
     """
     apart = [f for f in faults if f.slow or not swaps_of(f, copy.root)]
     shared = [f for f in faults if f not in apart]
+    wrong = dict[str, Sequence[str]]()
     early = [stage for stage in stages if stage != "slow"]
     chosen = {f.name: [t for stage in early for t in tests_of(f, stage)[0]] for f in shared}
 
@@ -88,13 +111,14 @@ def find_all(
     given = [test for tests in chosen.values() for test in tests]
     files = {test.partition("::")[0] for test in given} if measured is None else {"tests"}
     for fault, outcome in in_session(copy, shared, sorted(files), choose):
-        if outcome is None:
+        if outcome is None or not (outcome.by or fault.equivalent):
             apart.append(fault)
+            wrong[fault.name] = outcome.wrong if outcome is not None else ()
         else:
             near = any(is_of(by, test) for by in outcome.by for test in fault.near.split())
             yield Finding(fault, ("near" if near else "room") if outcome.by else "", outcome)
     for fault in apart:
-        yield find(fault, copy, stages)
+        yield find(fault, copy, stages, wrong.get(fault.name, ()))
 
 
 def report(findings: Sequence[Finding]) -> str:
@@ -187,6 +211,8 @@ def line_of(finding: Finding) -> str:
     )
     if not finding.stage and fault.equivalent:
         how = f"equivalent: {fault.equivalent}"
+    if outcome.wrong:
+        how += f"; failed without the fault as well: {', '.join(outcome.wrong)}"
     return f"{outcome.seconds:6.1f} s  {fault.room}: {fault.name}: {how}"
 
 
@@ -199,6 +225,7 @@ def as_dict(finding: Finding) -> dict[str, object]:
         "stage": finding.stage,
         "by": finding.outcome.by,
         "ran": finding.outcome.ran,
+        "wrong": [*finding.outcome.wrong],
         "seconds": round(finding.outcome.seconds, 1),
     }
 

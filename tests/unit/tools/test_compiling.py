@@ -1,11 +1,14 @@
 """`pyg-direct info --compile`: afterwards no loader waits for a kernel to be compiled."""
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
+import torch
 
 import pyg_direct
 from pyg_direct.tools import compiling, info
@@ -101,3 +104,16 @@ def test_kernels_of_cluster_loaders_are_compiled_without_metis(
     monkeypatch.setitem(sys.modules, "pymetis", None)
     kinds = [type(loader).__name__ for loader in compiling._loaders(pyg_direct)]
     assert kinds.count("ClusterLoader") == 2
+
+
+def test_walks_and_narrow_rows_of_every_kind_are_compiled() -> None:
+    package = MagicMock()
+    for _ in compiling._loaders(package):
+        pass
+    walks = {call.kwargs["p"] for call in package.Node2Vec.call_args_list}
+    assert walks == {1.0, 2.0}  # a walk with p = q = 1 draws by a kernel of its own
+    stored = [call.args[1] for call in package.quantize.call_args_list]
+    calls = package.NeighborLoader.call_args_list
+    decoded = [call.kwargs["feature_dtype"] for call in calls if "feature_dtype" in call.kwargs]
+    every = itertools.product(compiling.NARROW, (torch.float32, torch.bfloat16))
+    assert set(zip(stored, decoded, strict=True)) == {*every}
