@@ -7,21 +7,80 @@
 using M = INSTANCE_M;  // edge ids
 using O = INSTANCE_O;  // ids handed out
 
+// The column of the user's `edge_index` that the edge at a position is.
+__device__ inline i64 column_of(const Batch &batch, In<M> perm, i32 has_perm, i64 r, i64 at) {
+  return has_perm ? static_cast<i64>(perm[at]) : at - batch.graph.edge_base[r];
+}
+
+// The padding of the edges of all relations, at sizes that were given; `real` gets how many are
+// not padding. A thread counts the edges of a relation again for each place, hop by hop, as the
+// hops are few.
+//
+// Example: a relation of 5 nodes, of which 3 are real, from a type to itself, has the 2 edges
+// 1 -> 0 and 2 -> 0 and 5 places. Those that are left lead to the nodes 3, 3 and 4: 4 -> 3, 4 -> 3
+// and 3 -> 4, with the row of the first edge and the id -1.
+__device__ inline void pad_edges(
+    const Batch &batch, i32 hops, In<M> perm, i32 has_perm, In<i64> node_room, In<i64> edge_room,
+    Out<O> edge_index, Out<i64> edge, Out<i64> row, Out<i64> real
+) {
+  const Graph &graph = batch.graph;
+  const i64 relations = graph.num_relations, places = edge_room[relations];
+  const Out<i64> nodes = batch.nodes.node_ptr + (hops + 1) * graph.num_types;
+  for (i64 i = thread_number(); i < places + relations; i += thread_count()) {
+    const i64 r = i < places ? range_of(edge_room, 0, relations, i) : i - places;
+    i64 count = 0, first = -1;
+    for (i64 h = 0; h < hops; ++h) {
+      const i64 at = h * (relations + 1) + r;
+      const i64 begin = batch.edges.edge_ptr[at], found = batch.edges.edge_ptr[at + 1] - begin;
+      if (first < 0 && found > 0) first = batch.edges.position[batch.edges.hop_start[h] + begin];
+      count += found;
+    }
+    if (i >= places) {
+      real[r] = count;
+      continue;
+    }
+    const i64 start = edge_room[r], size = edge_room[r + 1] - start, to = i - start;
+    if (to < count) continue;
+    const i64 src = graph.relations[r], dst = graph.relations[relations + r];
+    const i64 sources = node_room[src + 1] - node_room[src] - nodes[src];
+    const i64 destinations = node_room[dst + 1] - node_room[dst] - nodes[dst];
+    // A batch that does not fit is made again: nobody looks at these numbers.
+    const i64 place = (to - count) * destinations / (size - count);
+    const i64 source = (place + 1) % (sources > 0 ? sources : 1);
+    edge_index[2 * start + to] = static_cast<O>(nodes[src] + source);
+    edge_index[2 * start + size + to] = static_cast<O>(nodes[dst] + place);
+    edge[i] = -1;
+    row[i] = count > 0 ? column_of(batch, perm, has_perm, r, first) : 0;
+  }
+}
+
 // Sorts the edges of a batch by relation: those of a relation lie in one piece in each hop, and are
 // written one piece behind the other. Row y of the grid does hop y, whatever the number of
-// relations.
+// relations; at sizes that were given, one more row does the padding, and edges that have no place
+// are left out.
 //
 // Example: two relations, two hops with edge_ptr [[0, 2, 3], [0, 1, 4]]: relation 0 has the edges
 // 0, 1 of hop 0 and edge 0 of hop 1, relation 1 has edge 2 of hop 0 and the edges 1-3 of hop 1. So
 // in the output relation 0 has the places 0-2 and relation 1 the places 3-6, that of hop 0 first;
-// edge_index holds 2 x 3 and then 2 x 4 ids.
+// edge_index holds 2 x 3 and then 2 x 4 ids. At the sizes 5 and 4, edge_room = [0, 5, 9], they have
+// the places 0-2 and 5-8, and 3 and 4 are padding.
 KERNEL(4) emit_edges(
     Descriptor<Batch> batch,
+    i32 hops,            // that were sampled
     In<M> perm,          // [E]: position -> edge id; [0] where has_perm is 0
     i32 has_perm,        // 0: the edge id is the position minus edge_base
+    i32 padded,          // 1: to sizes that were given; 0: there are as many places as edges
+    In<i64> node_room,   // [T + 1]: first place of each type's nodes; [0] unless padded
+    In<i64> edge_room,   // [R + 1]: first place of each relation; [0] unless padded
     Out<O> edge_index,   // out: [2, size] of each relation, one behind the other
-    Out<i64> edge        // out: [size] of each relation, likewise
+    Out<i64> edge,       // out: [size] of each relation, likewise; -1 in padding
+    Out<i64> row,        // out: the same with ids in padding, too; [0] unless padded
+    Out<i64> real        // [R] out: how many are not padding; [0] unless padded
 ) {
+  if (blockIdx.y == hops) {
+    return pad_edges(*batch, hops, perm, has_perm, node_room, edge_room, edge_index, edge, row,
+                     real);
+  }
   const Hop hop = hop_of(*batch, blockIdx.y);
   const Out<i64> edge_ptr = batch->edges.edge_ptr;
   const i64 relations = batch->graph.num_relations, count = hop.edge_ptr[relations];
@@ -30,36 +89,62 @@ KERNEL(4) emit_edges(
     // The first edges of relation r, summed over the hops, are all edges of the relations before
     // it.
     i64 first = 0, next = 0, earlier = 0;
-    for (i64 h = 0; h < gridDim.y; ++h) {
+    for (i64 h = 0; h < hops; ++h) {
       const i64 at = h * (relations + 1) + r, begin = edge_ptr[at], end = edge_ptr[at + 1];
       first += begin;
       next += end;
       earlier += h < hop.number ? end - begin : 0;
     }
+    if (padded) {
+      first = edge_room[r];
+      next = edge_room[r + 1];
+    }
     const i64 to = earlier + i - hop.edge_ptr[r], size = next - first;
+    if (to >= size) continue;
     edge_index[2 * first + to] = static_cast<O>(hop.label[i]);
     edge_index[2 * first + size + to] = static_cast<O>(hop.col[i]);
-    const i64 at = hop.position[i];
-    edge[first + to] = has_perm ? static_cast<i64>(perm[at]) : at - batch->graph.edge_base[r];
+    const i64 id = column_of(*batch, perm, has_perm, r, hop.position[i]);
+    edge[first + to] = id;
+    if (padded) row[first + to] = id;
   }
 }
 
-// Copies the nodes of all types out, one type behind the other. Row y of the grid does type y.
+// Copies the nodes of all types out, one type behind the other. Row y of the grid does type y. At
+// sizes that were given, padding comes behind the nodes of each type, and nodes that have no place
+// are left out.
 //
-// Example: two types with the lists 7, 4 and 3 give 7, 4, 3.
+// Example: two types with the lists 7, 4 and 3 give 7, 4, 3. At the sizes 3 and 2, node_room =
+// [0, 3, 5], they give the ids 7, 4, -1, 3, -1, the rows 7, 4, 7, 3, 3 and real = [2, 1].
 KERNEL(4) emit_nodes(
     Descriptor<Batch> batch,
     i32 hops,            // that were sampled
-    Out<i64> node_id,    // [nodes] out
-    Out<i64> subgraph    // [nodes] out; [0] unless disjoint
+    i32 padded, In<i64> node_room,  // as in `emit_edges`
+    Out<i64> node_id,    // [nodes] out; -1 in padding
+    Out<i64> row,        // [nodes] out: the same with the first id in padding; [0] unless padded
+    Out<i64> subgraph,   // [nodes] out; [0] unless disjoint
+    Out<i64> real        // [T] out: how many are not padding; [0] unless padded
 ) {
+  const i64 types = batch->graph.num_types;
   const i64 type = blockIdx.y, start = batch->nodes.node_start[type];
-  const Out<i64> count = batch->nodes.node_ptr + (hops + 1) * batch->graph.num_types;
-  i64 first = 0;
+  const Out<i64> count = batch->nodes.node_ptr + (hops + 1) * types;
+  const i64 known = count[type];
+  i64 first = 0, size = known;
   for (i64 t = 0; t < type; ++t) first += count[t];
-  for (i64 i = thread_number(); i < count[type]; i += thread_count()) {
-    node_id[first + i] = static_cast<i64>(batch->nodes.node[start + i]);
-    if (batch->graph.disjoint) subgraph[first + i] = batch->nodes.seed_of[start + i];
+  if (padded) {
+    first = node_room[type];
+    size = node_room[type + 1] - first;
+    if (thread_number() == 0) real[type] = known;
+  }
+  const i64 seeds = batch->nodes.seed_start[types];  // the subgraph of padding
+  for (i64 i = thread_number(); i < size; i += thread_count()) {
+    const bool is_real = i < known;
+    const i64 at = start + (is_real ? i : 0);
+    const i64 id = known > 0 ? static_cast<i64>(batch->nodes.node[at]) : 0;
+    node_id[first + i] = is_real ? id : -1;
+    if (padded) row[first + i] = id;
+    if (batch->graph.disjoint) {
+      subgraph[first + i] = is_real ? static_cast<i64>(batch->nodes.seed_of[at]) : seeds;
+    }
   }
 }
 
@@ -122,7 +207,7 @@ KERNEL(4) induced_edges(
           const i64 to = count + __popc(found & ((1u << lane) - 1));
           edge_index[edges + to] = static_cast<O>(local);
           edge_index[edges + size + to] = static_cast<O>(i);
-          edge[to] = has_perm ? static_cast<i64>(perm[p]) : p - graph.edge_base[r];
+          edge[to] = column_of(*batch, perm, has_perm, r, p);
         }
         count += __popc(found);
       }

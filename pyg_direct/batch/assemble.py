@@ -317,6 +317,8 @@ class _Parts:
             fields["num_nodes"] = found.node.numel()
         if self.sampled.own is not None:
             fields["num_real_nodes"] = self._told(self.sampled.own.node[key])
+        elif found.real is not None:
+            fields["num_real_nodes"] = found.real
         end = None if self._ends is None else self._ends.node.get(key)
         rows = self.gatherer.named_rows(given, attributes, found.node, end)
         for attribute, values in zip(attributes, rows, strict=True):
@@ -346,6 +348,8 @@ class _Parts:
                 fields[name] = to_batch(sparse, home() if callable(home) else home)
         if self.sampled.own is not None:
             fields["num_real_edges"] = self._told(self.sampled.own.edge[key])
+        elif found.real is not None:
+            fields["num_real_edges"] = found.real
         if found.edge is None:
             for attribute in attributes:
                 fields.pop(attribute.name)

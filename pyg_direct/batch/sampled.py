@@ -19,7 +19,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from ..core.cooperation import Cooperation
 from ..core.private_torch import viewed_by
-from ..core.types import Ends, SampledGraph, maker
+from ..core.types import Ends, Padded, SampledGraph, maker
 from ..ops.ids import Ids
 
 
@@ -30,6 +30,7 @@ class NodesOfType(NamedTuple):
     given: Tensor  # the same where it was sampled
     batch: Tensor | None = None  # int64 [n], the subgraph of each
     num_sampled: list[int] | None = None  # of each hop
+    real: Tensor | None = None  # int64 [], how many are not padding; of `Sampled.padded`
 
 
 class EdgesOfType(NamedTuple):
@@ -40,6 +41,7 @@ class EdgesOfType(NamedTuple):
     given: Tensor | None  # `edge` where it was sampled
     num_sampled: list[int] | None = None  # of each hop
     original: Tensor | None = None  # [2, e], of a bidirectional subgraph
+    real: Tensor | None = None  # as of nodes
 
 
 new_nodes, new_edges = maker(NodesOfType), maker(EdgesOfType)
@@ -77,6 +79,8 @@ class Sampled:
     reused: Reused | None = None  # rows that a model has from earlier steps
     ids: Ids | None = None  # brings its ids to the batch, if that has begun
     own: Ends | None = None  # how many nodes and edges are not padding, if some may be
+    padded: Padded | None = None  # where that is not known yet
+    later: Callable[..., object] | None = None  # then makes a `LateBatch` of the batch
 
     def parts(self) -> tuple[Any, ...]:
         """Return what its tensors are in, for `tensors_of`."""
@@ -108,17 +112,20 @@ def of_graph(
     graph: SampledGraph, node_types: Sequence[Any], edge_types: Sequence[Any], metadata: Any
 ) -> Sampled:
     """Return a subgraph of our own sampler, whose edges were followed from their destinations."""
-    node, seed_of, edge_index, edge, num_nodes, num_edges = graph
+    node, seed_of, edge_index, edge, num_nodes, num_edges, padded = graph
     nodes, edges = {}, {}
+    node_id, edge_id = (node, edge) if padded is None else (padded.node_id, padded.edge_id)
     for t, kind in enumerate(node_types):
         seeds = None if seed_of is None else seed_of[t]
         # An induced subgraph has no hops.
         counts = None if num_edges is None else num_nodes[t]
-        nodes[kind] = new_nodes((node[t], node[t], seeds, counts))
+        real = None if padded is None else padded.real_nodes[t]
+        nodes[kind] = new_nodes((node[t], node_id[t], seeds, counts, real))
     for r, kind in enumerate(edge_types):
         hops = None if num_edges is None else num_edges[r]
-        edges[kind] = new_edges((edge_index[r], edge[r], edge[r], hops, None))
-    return Sampled(nodes, edges, metadata, is_typed=node_types[0] is not None)
+        real = None if padded is None else padded.real_edges[r]
+        edges[kind] = new_edges((edge_index[r], edge[r], edge_id[r], hops, None, real))
+    return Sampled(nodes, edges, metadata, is_typed=node_types[0] is not None, padded=padded)
 
 
 def of_output(

@@ -62,6 +62,7 @@ class ExtendedKey(BatchKey):
     variates: Variates | None = None  # of LABOR, shared with the batches around it
     step: int = -1  # in the epoch, of a batch that all ranks make together; -1 of others
     source: Any = None  # of the hops of this batch alone; see `sampling/hops.py`
+    sizes: Sizes | None = None  # that the batch is padded to, by `Workspace.sample_padded`
 
     @classmethod
     def of(cls, key: BatchKey, **more: Any) -> ExtendedKey:
@@ -250,6 +251,25 @@ class Csc:
         return len(self.src_type)
 
 
+class Sizes(NamedTuple):
+    """How many nodes and edges a subgraph has with padding."""
+
+    nodes: list[int]  # [T]
+    edges: list[int]  # [R]
+
+
+class Padded(NamedTuple):
+    """What is known of a subgraph with padding whose counts are still on their way."""
+
+    node_id: Sequence[Tensor]  # T x int64 [size], as `SampledGraph.node`, and -1 in padding
+    edge_id: Sequence[Tensor]  # R x int64 [size], the same of `SampledGraph.edge`
+    real_nodes: Sequence[Tensor]  # T x int64 [], how many are not padding
+    real_edges: Sequence[Tensor]  # R x int64 []
+    read: Callable[[], tuple[list[list[int]], list[list[int]]]]
+    """Returns `num_sampled_nodes` and `num_sampled_edges` without padding, having waited for them.
+    What is more than there was room for is missing."""
+
+
 class SampledGraph(NamedTuple):
     """One sampled subgraph, per node type and per relation, as tensors a user may keep."""
 
@@ -259,6 +279,7 @@ class SampledGraph(NamedTuple):
     edge: Sequence[Tensor]  # R x int64 [e_r], columns of the user's `edge_index`
     num_sampled_nodes: Sequence[list[int]]  # T x [hops + 1]
     num_sampled_edges: Sequence[list[int]] | None  # R x [hops]; None for induced subgraphs
+    padded: Padded | None = None  # of `Workspace.sample_padded`, where the counts are [] until then
 
 
 class ExcludedEdges(NamedTuple):

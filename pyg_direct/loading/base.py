@@ -63,6 +63,7 @@ from .site import Site, check_ready_sampler
 from .stages import BatchTask, Handover, SerialAfterFork, Stages, batch_keys
 
 UNDECIDED = object()
+NOT_COPIED = ("_iterator", "_reusing", "_board", "_direct_for")  # to other processes
 
 
 class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoader[Any]):
@@ -207,8 +208,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _decide_device(self) -> bool:
         """Decide where batches are made, if that is open; return whether it has changed."""
-        names = self._sampler_names()
-        changed = self._site.decide()
+        names, changed = self._sampler_names(), self._site.decide()
         for name in names:
             setattr(self, name, self._sampler)
         return changed
@@ -248,7 +248,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _assembled(self, sampled: Sampled) -> Any:
         recorder, site, transform = self._recorder, self._site, self.transform
-        if self._shapes is not None and sampled.own is None:
+        if self._shapes is not None and sampled.own is None and sampled.later is None:
             self._shapes.pad(self, sampled, self._progress.size_steps[0])
         if self._exchange is not None:
             if site.is_apart:
@@ -261,7 +261,9 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         gatherer = Gatherer(site.backend, ids, self._feature_dtype, recorder.found)
         labels, known = self._labels(sampled), self._roles
         batch = assemble(self.data, sampled, labels, gatherer, self.custom_cls, ends, known)
-        recorder.assembled(batch, gatherer, sampled.own)
+        made = recorder.assembled(batch, gatherer, sampled.own, sampled.later is not None)
+        if sampled.later is not None:
+            return sampled.later(batch, made)
         if sampled.cooperation is not None:
             batch.cooperation = sampled.cooperation
         timed = transform and (lambda b: recorder.timed("transform", lambda: transform(b)))
@@ -286,8 +288,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _brought(self, tensor: Tensor) -> Tensor:
         """Return a tensor on the device of the batch, with the rows that are kept with ids."""
-        backend = self._backend
-        return with_rows_of(tensor, backend.memory.to_batch(tensor, backend.device))
+        return with_rows_of(tensor, self._backend.memory.to_batch(tensor, self._backend.device))
 
     def _work(self, task: BatchTask, stages: Stages) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
@@ -299,12 +300,14 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     def _sampled(self, task: BatchTask) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""
         inputs = seeds_at(self.input_data, task.index)
+        shapes = self._shapes if type(self).filter_fn is DirectLoader.filter_fn else None
+        key = task.key if shapes is None else shapes.key_of(self, task)
         start = clock.instant()
-        out = self._sample_for_batch(inputs, task.key)
+        out = self._sample_for_batch(inputs, key)
         self._recorder.add("sampling", start, clock.instant())
         ids = self._site.backend.memory.ids(self._host_ids)
-        if self._shapes is not None and type(self).filter_fn is DirectLoader.filter_fn:
-            out = self._shapes.padded(self, out, task)
+        if shapes is not None:
+            out = shapes.padded(self, out, task)
         if type(out) is Sampled:
             out.ids = ids
         if ids.copies:
@@ -354,8 +357,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     def _get_iterator(self) -> Any:
         self._decide_device()
         backend = self._backend
-        threads = max(self.num_workers, backend.default_producers)
-        threads = min(threads, backend.most_producers)
+        threads = min(max(self.num_workers, backend.default_producers), backend.most_producers)
         init = self.worker_init_fn if self.num_workers else None
         depth, burst, exchange = self.prefetch * threads, 1, self._exchange
         if exchange is not None:
@@ -418,8 +420,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def __getstate__(self) -> dict[str, Any]:
         site = self._site.reopened()
-        nothing = dict.fromkeys(("_iterator", "_reusing", "_board", "_direct_for"))
-        state = {**self.__dict__, **nothing, "_site": site}
+        state = {**self.__dict__, **dict.fromkeys(NOT_COPIED), "_site": site}
         return state | {name: site.sampler for name in self._sampler_names()}
 
 

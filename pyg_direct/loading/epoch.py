@@ -16,7 +16,16 @@ from ..ranks.windows import Iteration, Place
 from .prefetcher import Failure, NotReadyError, Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
-from .stages import FORKED, BatchTask, EpochSizes, Handover, Stages, new_task, serial_after_fork
+from .stages import (
+    FORKED,
+    BatchTask,
+    EpochSizes,
+    Handover,
+    LateBatch,
+    Stages,
+    new_task,
+    serial_after_fork,
+)
 from .steps import Step, Steps
 
 
@@ -219,11 +228,17 @@ class Epoch:
         try:
             product = self._stages.take(made) if made.ready is not None else made.product
             if self._complete is None:
-                return product
+                return product if type(product) is not LateBatch else self._settled(product)
             ranks = self._order.ranks.world_size
             return self._complete(product, _place_of(self._iteration, ranks, self._steps.first))
         except Exception as error:
             return Failure(error)
+
+    def _settled(self, late: LateBatch) -> object:
+        """Return a batch that fits its sizes, made here in larger ones where it did not."""
+        while (task := late.settle()) is not None:
+            late = self._stages.take(self._work(task))
+        return late.batch
 
     def _end(self) -> None:
         if self._progress.ticket == self._ticket:

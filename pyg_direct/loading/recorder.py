@@ -42,7 +42,7 @@ KEPT_EPOCHS = 16  # whose sums are told one by one; those of earlier ones are ad
 
 _Span = tuple[str, float, float]
 """What took time, and the instants (`clock.instant`) of its begin and end."""
-_Made = tuple[Traffic | None, tuple[int, ...], list[tuple[Any, str, int]]]
+Made = tuple[Traffic | None, tuple[int, ...], list[tuple[Any, str, int]]]
 """Of one batch: its traffic; batches, seeds, nodes and edges, and those of padding; type, name,
 bytes of attributes."""
 
@@ -59,7 +59,7 @@ class _EpochSums:
         self.found: dict[tuple[float, float], Tensor] = {}  # as in `Traffic`
         self.ready = 0.0
         self.spans: deque[_Span] = deque()  # that are not in the sums yet
-        self.made: deque[_Made] = deque()  # the same of batches
+        self.made: deque[Made] = deque()  # the same of batches
         self.events: list[Event] | None = None  # where they are asked for
         self.compiled = clock.compiled_seconds()  # before the epoch
         self.compiled_then: float | None = None  # the same when the next one began
@@ -197,13 +197,16 @@ class Recorder:
         finally:
             self.add(stage, start, clock.instant())
 
-    def assembled(self, batch: Any, gatherer: Gatherer, own: Ends | None = None) -> None:
+    def assembled(
+        self, batch: Any, gatherer: Gatherer, own: Ends | None = None, late: bool = False
+    ) -> Made:
         """Add what a batch holds, before it is transformed, and the times of making it.
 
         Args:
             batch: from `assemble`.
             gatherer: of its rows, made when assembling began.
             own: how many of its nodes and edges are not padding; None for all.
+            late: that will be known later, when `settled` adds what is returned.
         """
         last, spans = gatherer.start, list[_Span]()
         for begin, end in gatherer.gathers:
@@ -231,14 +234,22 @@ class Recorder:
                 edges += ends.shape[-1]
             if isinstance(ids := fields.get("input_id", fields.get("root_n_id")), Tensor):
                 seeds += ids.numel()
-        counts: tuple[int, ...] = int(bool(stores)), seeds, nodes, edges
+        made: Made = gatherer.traffic, (int(bool(stores)), seeds, nodes, edges), sizes
         if own is not None:
-            of_nodes, of_edges = sum(own.node.values()), sum(own.edge.values())
-            counts = *counts[:2], of_nodes, of_edges, nodes - of_nodes, edges - of_edges
-        epoch.made.append((gatherer.traffic, counts, sizes))
+            self.settled(made, own)
+        elif not late:
+            epoch.made.append(made)
         if len(epoch.made) >= MOST_MADE:
             with self._lock:
                 epoch.add_up()
+        return made
+
+    def settled(self, made: Made, own: Ends) -> None:
+        """Add what a batch holds, of whose nodes and edges so many are not padding."""
+        traffic, (*others, nodes, edges), sizes = made
+        of_nodes, of_edges = sum(own.node.values()), sum(own.edge.values())
+        counts = *others, of_nodes, of_edges, nodes - of_nodes, edges - of_edges
+        self._epochs[-1].made.append((traffic, counts, sizes))  # needs no lock, as above
 
     def larger_batch(self) -> None:
         """Note that the consumer gets a batch that did not fit the shape of its epoch."""

@@ -10,6 +10,10 @@ Example: a batch of the nodes [7, 3, 9] with the edges 1 -> 0 and 2 -> 0, padded
 edges, has the ids [7, 3, 9, -1, -1, -1], rows of the nodes [7, 3, 9, 7, 7, 7], and the edges
 1 -> 0, 2 -> 0, 4 -> 3, 4 -> 3, 5 -> 4 and 3 -> 5, of which the last four have the attributes of the
 first.
+
+On a CUDA device `cuda/emit.cu` writes the same padding, by counts that stay on the device. Such a
+batch is a `LateBatch` until it is handed out, when its counts are on the host, too: one that does
+not fit is made again at a larger step.
 """
 
 from __future__ import annotations
@@ -23,15 +27,17 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import EdgeSamplerInput
 
 from ..batch.sampled import EdgesOfType, NodesOfType, Sampled
 from ..core.arguments import check_count, shown
 from ..core.pyg import SPARSE, SubgraphType, stores_of
-from ..core.types import BatchKey, Ends
+from ..core.types import BatchKey, Ends, ExtendedKey, Sizes
 from ..ops.buffers import new_tensor
 from ..sampling.sampler import NeighborSampler, keyed
 from .progress import Progress
-from .stages import BatchTask
+from .recorder import Made, Recorder
+from .stages import BatchTask, LateBatch
 from .visits import presampled
 
 STEP = 1.25  # by which all sizes grow where a batch is larger
@@ -107,10 +113,21 @@ class StaticShapes:
 
     def sizes(self, loader: Any, step: int) -> Ends:
         """Return what batches are padded to at a step; at the first call batches are sampled."""
-        first = self._first
-        if first is None:
-            first = self._first = self._measured(loader)
-        return Ends(*(self._at(step, *sizes) for sizes in zip(first, self._ends, strict=True)))
+        if self._first is None:
+            self._first = self._measured(loader)
+        return self._sizes(step)
+
+    def _sizes(self, step: int) -> Ends:
+        assert self._first is not None, "`sizes` was called first"
+        parts = zip(self._first, self._ends, strict=True)
+        return Ends(*(self._at(step, *sizes) for sizes in parts))
+
+    def _fitting(self, own: Ends, least: int) -> int:
+        """Return the first step, from one on, that a batch of so many nodes and edges fits."""
+        need, step = self._needed(own), least
+        while not _fits(need, self._sizes(step)):
+            step += 1
+        return step
 
     def _at(self, step: int, first: Mapping[Any, int], there: Mapping[Any, int]) -> dict[Any, int]:
         """Return sizes at a step, given those of step 0, and how many the graph has."""
@@ -149,13 +166,54 @@ class StaticShapes:
         """Return the least sizes that a batch can be padded to; edges of padding need two nodes."""
         return Ends({t: n + 2 * (self._ends.node[t] > 0) for t, n in own.node.items()}, own.edge)
 
+    def key_of(self, loader: Any, task: BatchTask) -> BatchKey:
+        """Return the key of a task; with the sizes if nobody waits for the counts of its batch."""
+        if not (loader._backend.waits_for_counts and _may_come_late(loader)):
+            return task.key
+        sizes = (list(by_type.values()) for by_type in self.sizes(loader, task.sizes.step))
+        return ExtendedKey.of(task.key, sizes=Sizes(*sizes))
+
     def padded(self, loader: Any, out: Any, task: BatchTask) -> Any:
         """Return what was sampled for a task, with padding."""
         sampled = out if type(out) is Sampled else loader._checked(out)
+        if sampled.padded is not None:
+            sampled.later = partial(self._late, loader._recorder, task, sampled)
+            return sampled
         step = self.pad(loader, sampled, task.sizes.step)
         if step > task.sizes.step:
             task.sizes.larger[task.number] = step
         return sampled
+
+    def _late(
+        self, recorder: Recorder, task: BatchTask, sampled: Sampled, batch: object, made: Made
+    ) -> LateBatch:
+        """Return a batch whose counts have begun to be copied to the host.
+
+        Args:
+            recorder: of the loader.
+            task: that the batch was made for.
+            sampled: its nodes and edges, whose counts by hop are lists to be filled.
+            batch: of them.
+            made: from `Recorder.assembled`.
+        """
+
+        def settle() -> BatchTask | None:
+            assert sampled.padded is not None, "else the counts were known"
+            parts: Any = sampled.nodes, sampled.edges
+            hops = sampled.padded.read()
+            found = [list(zip(*of, strict=True)) for of in zip(parts, hops, strict=True)]
+            own = Ends(*({kind: sum(by_hop) for kind, by_hop in of} for of in found))
+            step = self._fitting(own, task.sizes.step)
+            if step > task.sizes.step:
+                task.sizes.larger[task.number] = step
+                return task._replace(sizes=task.sizes._replace(step=step))
+            for part, of, real, sizes in zip(parts, found, own, self._sizes(step), strict=True):
+                for kind, by_hop in of:
+                    part[kind].num_sampled[:] = _last_more(by_hop, sizes[kind] - real[kind])
+            recorder.settled(made, own)
+            return None
+
+        return LateBatch(batch, settle)
 
     def pad(self, loader: Any, sampled: Sampled, least: int) -> int:
         """Pad a batch, and return its step.
@@ -165,10 +223,10 @@ class StaticShapes:
             sampled: its nodes and edges, which are replaced.
             least: the least step.
         """
-        own, step = self._own(sampled), least
-        need = self._needed(own)
-        while not _fits(need, sizes := self.sizes(loader, step)):
-            step += 1
+        own = self._own(sampled)
+        self.sizes(loader, least)  # which are measured at the first call
+        step = self._fitting(own, least)
+        sizes = self._sizes(step)
         sampled.own, device = own, loader._backend.device
         subgraphs = _num_seeds(sampled)
         added = {t: (own.node[t], size) for t, size in sizes.node.items()}
@@ -183,6 +241,20 @@ class StaticShapes:
             for t, size in sizes.node.items()
         }
         return step
+
+
+def _may_come_late(loader: Any) -> bool:
+    """Whether no more is to be known of a batch, before it is handed out, than its sizes."""
+    graph = keyed(loader._sampler)
+    of_links = isinstance(loader.input_data, EdgeSamplerInput)
+    return (
+        loader.transform is None
+        and loader.filter_per_worker
+        and loader._exchange is None
+        and loader._samples_directly()
+        and graph.settings.subgraph_type == SubgraphType.directional
+        and not (of_links and graph.disjoint)  # whose subgraphs are numbered anew
+    )
 
 
 def _num_seeds(sampled: Sampled) -> int:

@@ -60,6 +60,17 @@ class BatchTask(NamedTuple):
 new_task = maker(BatchTask)
 
 
+class LateBatch(NamedTuple):
+    """A batch whose counts are on their way from a device, so that it may lack something.
+
+    They have normally arrived when it is handed out, as they were copied right after the sampling.
+    """
+
+    batch: object
+    settle: Callable[[], BatchTask | None]
+    """Waits for the counts, and writes them to the batch; or returns what to make instead of it."""
+
+
 class Handover(NamedTuple):
     """A finished product, for the consumer to take."""
 

@@ -26,6 +26,7 @@ from ..core.types import (
     Rules,
     SampledGraph,
     SamplingPlan,
+    Sizes,
     Table,
     Traffic,
 )
@@ -79,6 +80,19 @@ class Workspace(Protocol):
 
         Returns:
             The subgraph, as tensors of its own; or None if a seed is not a node.
+        """
+
+    def sample_padded(
+        self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules, sizes: Sizes
+    ) -> SampledGraph | None:
+        """Sample one batch, and pad it as `loading/shapes.py` does, not waiting for its counts.
+
+        Args:
+            seeds, key, rules: as in `sample`.
+            sizes: of what is returned. What is above them is left out, and the counts tell it.
+
+        Raises:
+            NotImplementedError: a backend whose counts nobody waits for (`waits_for_counts`).
         """
 
     def begin(self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules = NO_RULES) -> bool:
@@ -280,6 +294,7 @@ class Backend(Protocol):
             IndexError: an id out of range.
         """
 
+    waits_for_counts: bool  # whether `Workspace.sample` does, and `sample_padded` does not
     reads_over_link: bool  # whether rows may come from host memory over a link
     caches_rows: bool  # whether `fill_cache` does anything
     cache: CacheRequest | None  # that loaders over this backend share

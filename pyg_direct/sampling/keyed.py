@@ -349,8 +349,9 @@ class KeyedSampler:
         if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
             with torch.inference_mode(False):
                 return self.sample(seeds, key, rules)
-        source = self.source
+        source, sizes = self.source, None
         if isinstance(key, ExtendedKey):
+            sizes = key.sizes
             rules = rules._replace(variates=key.variates)
             source = source if key.source is None else key.source.of(self)
         number, plan = self._plan
@@ -359,7 +360,9 @@ class KeyedSampler:
         kind = (number, 0 if streams.in_order else streams.stream_id())
         work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
         induced = self.settings.subgraph_type == SubgraphType.induced
-        if source is None:
+        if sizes is not None:
+            sampled = work.sample_padded(seeds, key, rules, sizes)
+        elif source is None:
             sampled = work.sample(seeds, key, rules, induced)
         else:
             batch = BatchInput(seeds, key, rules)

@@ -69,7 +69,7 @@ def output_of(
             in `sampled`.
     """
     near = 1 if backward else 0
-    node, seed_of, edge_index, edge, counts, num_edges = sampled
+    node, seed_of, edge_index, edge, counts, num_edges, _ = sampled
     num_nodes = None if num_edges is None else counts
     ends = [both.unbind() for both in edge_index]
     if is_untyped(node_types):

@@ -20,19 +20,19 @@ from .weight import lines_of_code, rooms
 
 # Lines of code, by room and in all.
 MOST_LINES = {
-    "batch": 1025,
-    "core": 1268,
+    "batch": 1036,
+    "core": 1279,
     "exchange": 1324,
     "face": 132,
     "files": 4393,
     "graph": 1132,
     "kernels": 3436,
     "loaders": 1622,
-    "loading": 3279,
+    "loading": 3350,
     "models": 6518,
-    "ops": 5376,
+    "ops": 5455,
     "ranks": 1284,
-    "sampling": 1094,
+    "sampling": 1097,
     "tools": 2750,
 }
 MOST_FILES = 251
@@ -57,7 +57,7 @@ MOST_ANY = {
     "graph": 68,
     "kernels": 142,
     "loaders": 145,
-    "loading": 267,
+    "loading": 270,
     "models": 667,
     "ops": 84,
     "ranks": 97,

@@ -233,6 +233,12 @@ KINDS: dict[str, Kind] = {
     "node, LABOR": Kind(node(simple_graph, sampling="labor", batch_dependency=2), FEW),
     "node, induced": Kind(node(subgraph_type="induced"), FEW),
     "node, bidirectional": Kind(node(subgraph_type="bidirectional"), FEW),
+    "node, one shape": Kind(node(static_shapes=True), (*FEW, *ELSEWHERE[1:], "2 workers")),
+    "node, disjoint, one shape, too small": Kind(
+        node(disjoint=True, static_shapes={"nodes": 400, "edges": 400}), FEW
+    ),
+    "heterogeneous, one shape": Kind(typed(static_shapes=True), FEW),
+    "link, one shape": Kind(link(neg_sampling="binary", static_shapes=True), FEW),
     "node, quantized": Kind(node(quantized_graph), (*FEW, "cache")),
     "node, edges by hop": Kind(by_hop, FEW),
     "node, from files": Kind(node(saved_graph), (*FEW, "cache")),

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from emulator import emulated, give_to_loaders
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct.ops.cuda import memory as device_memory
+from pyg_direct.ops.cuda.workspace import CudaWorkspace
 
 SMALL = {"nodes": 60, "edges": 60}  # that some batches of `graph` fit
 
@@ -227,3 +230,101 @@ def test_an_audit_looks_past_padding() -> None:
     batch = next(iter(loader()))
     batch.e_id[0] += 1
     assert not pyg_direct.audit(loader(), [batch]).ok
+
+
+class Calls:
+    """Counts, of the loaders that sample on the emulated device, waits and batches at sizes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.waits = self.padded = 0
+        download, sample_padded = device_memory.download, CudaWorkspace.sample_padded
+
+        def waiting(*given: Any) -> Any:
+            self.waits += 1
+            return download(*given)
+
+        def padding(*given: Any) -> Any:
+            self.padded += 1
+            return sample_padded(*given)
+
+        patch.setattr(device_memory, "download", waiting)
+        patch.setattr(CudaWorkspace, "sample_padded", padding)
+
+
+def on_both(
+    patch: pytest.MonkeyPatch, epochs: int, **options: Any
+) -> tuple[NeighborLoader, NeighborLoader, Calls]:
+    """Return a loader on the emulated device and one on the CPU, having compared their batches."""
+    plain = loader(**options)
+    expected = [list(plain) for _ in range(epochs)]
+    with emulated() as backend:
+        give_to_loaders(backend, patch, to_host=True)
+        calls, batches = Calls(patch), loader(**options)
+        for epoch in expected:
+            assert_same_batches(list(batches), epoch)
+        batches.stats()
+    return batches, plain, calls
+
+
+EMULATED = pytest.mark.parametrize("device", ["emulated"])
+LATE: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "disjoint": {"disjoint": True},
+    "threads": {"num_workers": 2, "prefetch": 3},
+    "ids there": {"ids": "device"},
+    "in order": {"prefetch": 0},
+}
+
+
+@EMULATED
+@pytest.mark.parametrize("name", LATE)
+def test_nobody_waits_for_the_counts_of_a_batch(
+    device: str, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shape = {"nodes": 600, "edges": 600}
+    batches, plain, calls = on_both(monkeypatch, 1, static_shapes=shape, **LATE[name])
+    assert (calls.waits, calls.padded) == (0, len(batches))
+    found, expected = batches.stats(), plain.stats()
+    for counted in ("nodes", "edges", "padded_nodes", "padded_edges", "seeds", "made"):
+        assert getattr(found, counted) == getattr(expected, counted)
+
+
+@EMULATED
+def test_batches_that_did_not_fit_are_made_again(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, plain, calls = on_both(monkeypatch, 3, static_shapes=SMALL)
+    larger = batches.stats().larger_batches
+    assert larger == plain.stats().larger_batches > 0
+    assert (calls.waits, calls.padded) == (0, 3 * len(batches) + larger)
+    assert batches.stats().nodes == plain.stats().nodes
+    assert batches.static_shapes == plain.static_shapes
+    assert batches.state_dict()["size_steps"] == plain.state_dict()["size_steps"]
+
+
+EARLY: dict[str, dict[str, Any]] = {
+    "a transform": {"transform": lambda batch: batch},
+    "induced": {"subgraph_type": "induced"},
+    "gathered by the consumer": {"filter_per_worker": False},
+}
+
+
+@EMULATED
+@pytest.mark.parametrize("name", EARLY)
+def test_what_needs_the_counts_waits_for_them(
+    device: str, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shape = {"nodes": 600, "edges": 900}
+    batches, _, calls = on_both(monkeypatch, 1, static_shapes=shape, **EARLY[name])
+    assert calls.padded == 0
+    assert calls.waits >= len(batches)
+
+
+def assert_same_batches(found: list[Any], expected: list[Any]) -> None:
+    """Raise unless batches are equal, field by field, in the same order."""
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        assert list(one.keys()) == list(other.keys())
+        for name, value in other.items():
+            same = torch.equal if isinstance(value, Tensor) else (lambda a, b: a == b)
+            assert same(one[name], value), name

@@ -49,7 +49,7 @@ class CpuBackend:
     default_producers = 0
     most_producers = 1 << 16  # each has a core to itself, if the user has as many
     gather_blocks: int | None = None  # there are none
-    reads_over_link = caches_rows = False
+    reads_over_link = caches_rows = waits_for_counts = False
     cache: CacheRequest | None = None
 
     def __init__(self, threads: int = 1) -> None:

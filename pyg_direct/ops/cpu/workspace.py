@@ -20,6 +20,7 @@ from ...core.types import (
     Rules,
     SampledGraph,
     SamplingPlan,
+    Sizes,
     maker,
 )
 from ...kernels import emit, exclude, hops, relabel, temporal
@@ -80,6 +81,12 @@ class CpuWorkspace(CpuDrawing):
         for hop in range(len(self._plan.fanouts)):
             self.hop(hop)
         return self.finish(induced)
+
+    def sample_padded(
+        self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules, sizes: Sizes
+    ) -> SampledGraph | None:
+        """Do nothing, as the counts are there when a batch is."""
+        raise NotImplementedError("On the CPU nobody waits for the counts of a batch.")
 
     def _sample_plain(self, seeds: Sequence[Tensor | None], key: BatchKey) -> bool:
         """Sample all hops in one call, or one more for each that finds an array too short."""
@@ -236,7 +243,7 @@ class CpuWorkspace(CpuDrawing):
         sizes, lists = map(sum, num_edges), zip(self._starts, map(sum, num_nodes), strict=True)
         edge_index, edge, node = self._copy_out(self._edge_ptr, self._csc.edge_base, sizes, lists)
         seed_of = self._seeds_of_nodes() if self._plan.disjoint else None
-        return new_graph((node, seed_of, edge_index, edge, num_nodes, num_edges))
+        return new_graph((node, seed_of, edge_index, edge, num_nodes, num_edges, None))
 
     def _seeds_of_nodes(self) -> list[Tensor]:
         return copy_lists(self._resources, self._seed_of, self._lists())

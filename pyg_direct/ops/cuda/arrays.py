@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from ...core.types import (
     SamplingPlan,
     Variates,
 )
+from ..streams import Streams
 from . import memory as device_memory
 from . import tuning
 from .descriptor import Descriptor
@@ -248,8 +249,21 @@ class BatchState:
 
     def read(self) -> dict[str, IntTable]:
         """Wait for the device, and return the counts."""
-        host = device_memory.download(self._all[self._head : self._fixed])
-        return {name: part.numpy() for name, part in split(host, self._counts).items()}
+        return self._named(device_memory.download(self._all[self._head : self._fixed]))
+
+    def begin_read(self, streams: Streams) -> Callable[[], dict[str, IntTable]]:
+        """Begin to copy the counts to the host, and return what waits for them."""
+        host = device_memory.begin_download(self._all[self._head : self._fixed])
+        copied = streams.record_event()
+
+        def read() -> dict[str, IntTable]:
+            streams.synchronize(copied)
+            return self._named(host)
+
+        return read
+
+    def _named(self, counts: Tensor) -> dict[str, IntTable]:
+        return {name: part.numpy() for name, part in split(counts, self._counts).items()}
 
     def _move(self, room: int) -> None:
         """Take another piece of device memory, of `room` words."""

@@ -82,7 +82,7 @@ class CudaBackend:
         """Kernels stay in their process: a copy in another one loads its own."""
         return CudaBackend, (self.device, None, self.gather_blocks)
 
-    reads_over_link = caches_rows = True
+    reads_over_link = caches_rows = waits_for_counts = True
     default_producers = 1  # so that a batch is under way while another one is trained on
     # They launch under one interpreter lock onto the same two streams: a second one fills the gaps
     # in which the first waits for its counts, and a third would only hold device memory.

@@ -9,16 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.types import Csc, IntTable, SamplingPlan
+from ...core.types import Csc, IntTable, Padded, SampledGraph, SamplingPlan, Sizes
 from . import memory as device_memory
 from .arrays import Grids, prefix_sums, upload
 from .descriptor import Descriptor
 from .launch import Arguments, Kernel
 
 Edges = list[tuple[Tensor, Tensor]]  # of each relation: edge_index [2, e_r], edge int64 [e_r]
+
+
+def hop_counts(counts: Mapping[str, IntTable]) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the nodes of each type and the edges of each relation, hop by hop."""
+    by_kind = np.diff(counts["node_ptr"], axis=0).T, np.diff(counts["edge_ptr"], axis=1).T
+    return by_kind[0].tolist(), by_kind[1].tolist()
 
 
 class Outputs:
@@ -43,13 +50,19 @@ class Outputs:
         self._csc, self._kernels, self._grids = csc, kernels, grids
         self._device = descriptor.device
         self._id_dtype, self._disjoint = plan.id_dtype, plan.disjoint
+        self._hops = len(plan.fanouts)
+        none = torch.empty(0, dtype=torch.int64, device=self._device)
         self._arguments: Arguments = {
             "batch": descriptor,
-            "hops": len(plan.fanouts),
+            "hops": self._hops,
             "perm": csc.indices[:0] if csc.perm is None else csc.perm,
             # Where there are no edges, the ids of those that were entered are given.
             "has_perm": int(csc.perm is not None and len(csc.perm) > 0),
+            **dict.fromkeys(("node_room", "edge_room", "row", "real"), none),
+            "padded": 0,
         }
+        self._sizes: Sizes | None = None  # of the last batch with padding
+        self._starts: dict[str, Tensor | int] = {}  # where its types and relations begin
 
     def nodes(self, counts: IntTable) -> tuple[list[Tensor], list[Tensor] | None]:
         """Copy out the nodes of each type, and their subgraphs if they are disjoint.
@@ -79,6 +92,50 @@ class Outputs:
             grid = (self._grids.loop(int(counts.sum(1).max())), len(counts))
             self._launch("emit_edges", grid, edge_index=edge_index, edge=edge)
         return self._split(start, edge_index, edge)
+
+    def padded(self, sizes: Sizes, read: Callable[[], dict[str, IntTable]]) -> SampledGraph:
+        """Copy out nodes and edges with padding, by counts that stay on the device.
+
+        Args:
+            sizes: of nodes and edges with padding.
+            read: waits for the counts and returns them.
+        """
+        starts = [prefix_sums(np.array(of_kind, np.int64)) for of_kind in sizes]
+        if sizes != self._sizes:
+            node_room, edge_room = (upload(start, self._device) for start in starts)
+            self._starts = {"padded": 1, "node_room": node_room, "edge_room": edge_room}
+            self._sizes = sizes
+        types, (nodes, edges) = len(sizes.nodes), map(sum, sizes)
+        disjoint = self._disjoint
+        lengths = (nodes, nodes, nodes * disjoint, edges, types + len(sizes.edges))
+        node_id, node, subgraph, edge_row, real = (
+            device_memory.empty(length, torch.int64, self._device) for length in lengths
+        )
+        edge_index, edge_id = self._room(edges)
+        grid = (self._grids.loop(max(sizes.nodes, default=0)), types)
+        self._launch(
+            "emit_nodes", grid, **self._starts, node_id=node_id, row=node, subgraph=subgraph,
+            real=real[:types],
+        )  # fmt: skip
+        self._launch(
+            "emit_edges", (self._grids.loop(edges), self._hops + 1), **self._starts,
+            edge_index=edge_index, edge=edge_id, row=edge_row, real=real[types:],
+        )  # fmt: skip
+        return SampledGraph(
+            node=torch.split(node, sizes.nodes),
+            seed_of=torch.split(subgraph, sizes.nodes) if disjoint else None,
+            edge_index=[index for index, _ in self._split(starts[1], edge_index, edge_id)],
+            edge=torch.split(edge_row, sizes.edges),
+            num_sampled_nodes=[[] for _ in sizes.nodes],
+            num_sampled_edges=[[] for _ in sizes.edges],
+            padded=Padded(
+                torch.split(node_id, sizes.nodes),
+                torch.split(edge_id, sizes.edges),
+                real[:types].unbind(),
+                real[types:].unbind(),
+                lambda: hop_counts(read()),
+            ),
+        )
 
     def induced(self, bounds: IntTable, edge_start: Tensor, read: Callable[[], IntTable]) -> Edges:
         """Find all edges between the sampled nodes, in four launches.

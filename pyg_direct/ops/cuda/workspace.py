@@ -18,6 +18,7 @@ from ...core.types import (
     Rules,
     SampledGraph,
     SamplingPlan,
+    Sizes,
 )
 from ..backend import in_range
 from ..metapaths import MetapathBudgets
@@ -25,7 +26,7 @@ from ..picks import LISTS_ELSEWHERE, check_picks, put_edge_ids
 from . import memory as device_memory
 from . import tuning
 from .drawing import SMALL_FANOUT, CudaDrawing, Steps, lanes_of
-from .emit import Edges, Outputs
+from .emit import Edges, Outputs, hop_counts
 from .launch import Library, threads_of
 from .source import ONE_BLOCK_FILE
 
@@ -35,6 +36,7 @@ class CudaWorkspace(CudaDrawing):
 
     Counts stay on the device. The host knows upper bounds of them and sizes memory by those, so it
     reads back once a batch, in `finish`; and before the draws of a hop that takes all neighbours.
+    With sizes that were given, in `sample_padded`, it waits only for such hops.
 
     In `sample`, nothing but the upload of `begin` and the prepared launches is done before
     `finish`, no memory is allocated and nothing is waited for, unless a hop takes all neighbours:
@@ -67,6 +69,16 @@ class CudaWorkspace(CudaDrawing):
             return None
         self._sample_hops(0, len(self._plan.fanouts))
         return self.finish(induced)
+
+    def sample_padded(
+        self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules, sizes: Sizes
+    ) -> SampledGraph | None:
+        """Sample one batch, whose counts are copied to the host behind it."""
+        if not self.begin(seeds, key, rules):
+            return None
+        self._sample_hops(0, len(self._plan.fanouts))
+        self._enter_seeds()
+        return self._outputs.padded(sizes, self._state.begin_read(self._library.compiler.streams))
 
     def begin(self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules = NO_RULES) -> bool:
         """Begin a batch; its seeds are entered with the first hop."""
@@ -204,9 +216,9 @@ class CudaWorkspace(CudaDrawing):
                 raise ValueError(LISTS_ELSEWHERE)
             return self._emit_induced()
         counts = self._state.read()
-        edges = np.diff(counts["edge_ptr"], axis=1)  # [hops, R]
-        num_edges = edges.T.tolist()
-        sampled = self._sampled(counts["node_ptr"], self._outputs.by_hop(edges), num_edges)
+        edges = self._outputs.by_hop(np.diff(counts["edge_ptr"], axis=1))
+        num_nodes, num_edges = hop_counts(counts)
+        sampled = self._sampled(counts["node_ptr"], edges, num_nodes, num_edges)
         put_edge_ids(sampled.edge, num_edges, self._edge_ids)
         return sampled
 
@@ -219,7 +231,7 @@ class CudaWorkspace(CudaDrawing):
             return counts["induced"]
 
         edges = self._outputs.induced(self._forecast.nodes, self._state.induced, read)
-        return self._sampled(counts["node_ptr"], edges, None)
+        return self._sampled(counts["node_ptr"], edges, hop_counts(counts)[0], None)
 
     def _enter_seeds(self) -> None:
         """Write the seeds to the lists and enter them into the table, unless that is done."""
@@ -270,7 +282,11 @@ class CudaWorkspace(CudaDrawing):
         ]
 
     def _sampled(
-        self, node_ptr: IntTable, edges: Edges, num_edges: list[list[int]] | None
+        self,
+        node_ptr: IntTable,
+        edges: Edges,
+        num_nodes: list[list[int]],
+        num_edges: list[list[int]] | None,
     ) -> SampledGraph:
         node, seed_of = self._outputs.nodes(node_ptr[-1])
         return SampledGraph(
@@ -278,6 +294,6 @@ class CudaWorkspace(CudaDrawing):
             seed_of=seed_of,
             edge_index=[edge_index for edge_index, _ in edges],
             edge=[edge for _, edge in edges],
-            num_sampled_nodes=np.diff(node_ptr, axis=0).T.tolist(),
+            num_sampled_nodes=num_nodes,
             num_sampled_edges=num_edges,
         )
