@@ -30,7 +30,7 @@ MOST_LINES = {
     "loaders": 1622,
     "loading": 3350,
     "models": 6518,
-    "ops": 5455,
+    "ops": 5459,
     "ranks": 1284,
     "sampling": 1097,
     "tools": 2750,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -77,8 +77,18 @@ class CudaWorkspace(CudaDrawing):
         if not self.begin(seeds, key, rules):
             return None
         self._sample_hops(0, len(self._plan.fanouts))
+        return self.finish_padded(sizes, self._state.begin_read(self._library.compiler.streams))
+
+    def finish_padded(
+        self, sizes: Sizes, read: Callable[[], dict[str, IntTable]] | None = None
+    ) -> SampledGraph:
+        """Hand out the batch at sizes, whose counts `read` returns; None waits for the device.
+
+        Nothing but launches, so that a CUDA graph of the hops and of this can be replayed, after
+        the `begin` of another batch of as many seeds, once a batch of the sizes was made.
+        """
         self._enter_seeds()
-        return self._outputs.padded(sizes, self._state.begin_read(self._library.compiler.streams))
+        return self._outputs.padded(sizes, read or self._state.read)
 
     def begin(self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules = NO_RULES) -> bool:
         """Begin a batch; its seeds are entered with the first hop."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from . import devices, memory, ordering, processes, programs, unified
+from . import devices, graphs, memory, ordering, processes, programs, unified
 
 Check = Callable[[str], Iterator[tuple[str, str]]]
 """Called with the schedule, which is set already."""
 
 CHECKS: dict[str, Check] = {
     check.__name__: check
-    for module in (ordering, memory, devices, unified, processes, programs)
+    for module in (ordering, memory, graphs, devices, unified, processes, programs)
     for check in module.CHECKS
 }
 
@@ -21,6 +21,8 @@ SCHEDULES = {  # of checks that do not depend on them, or take long
     "out_of_memory": "eager",
     "out_of_memory_at_construction": "eager",
     "unified_on_the_second_device": "2",
+    "not_in_a_capture": "eager",
+    "replayed_batches": "2",
     "info": "eager",
     "benchmarks_run_dry": "lazy",
     "right_first": "lazy",

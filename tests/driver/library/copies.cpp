@@ -25,6 +25,9 @@ int copy(Plane to, Plane from, std::size_t width, std::size_t rows, Stream *stre
   if (!is_within(to.address, to_bytes, to_kind) || !is_within(from.address, from_bytes, from_kind)) {
     return kInvalidValue;
   }
+  // A copy of pageable memory waits for what is before it.
+  const bool waits = blocking || to_kind == Kind::pageable || from_kind == Kind::pageable;
+  if (waits && stream->capture) return break_capture(stream);
   count(std::string(blocking ? "copy, blocking: " : "copy: ") + name_of(from_kind) + " to " +
         name_of(to_kind));
   std::shared_ptr<std::vector<char>> taken;

@@ -26,7 +26,7 @@ static cudaStreamCaptureStatus status_of(const Stream &stream) {
   return broken ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
 }
 
-RUNTIME(cudaStreamBeginCapture, cudaStream_t handle, cudaStreamCaptureMode) {
+RUNTIME(cudaStreamBeginCapture, cudaStream_t handle, cudaStreamCaptureMode mode) {
   return call([&]() -> int {
     static std::uint64_t captures = 0;
     Stream *stream = stream_at(handle);
@@ -35,6 +35,8 @@ RUNTIME(cudaStreamBeginCapture, cudaStream_t handle, cudaStreamCaptureMode) {
     if (stream == state().devices[stream->device].default_stream) return kCaptureUnsupported;
     stream->capture = std::make_unique<Capture>();
     stream->capture->id = ++captures;
+    stream->capture->mode = static_cast<CaptureMode>(mode);
+    stream->capture->thread = std::this_thread::get_id();
     return kOk;
   });
 }
@@ -69,8 +71,9 @@ RUNTIME(cudaStreamGetCaptureInfo, cudaStream_t handle, cudaStreamCaptureStatus *
   });
 }
 RUNTIME(cudaThreadExchangeStreamCaptureMode, cudaStreamCaptureMode *mode) {
-  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  return std::swap(*mode, current), cudaSuccess;
+  const CaptureMode given = static_cast<CaptureMode>(*mode);
+  *mode = static_cast<cudaStreamCaptureMode>(capture_mode);
+  return capture_mode = given, cudaSuccess;
 }
 RUNTIME(cudaGraphGetNodes, cudaGraph_t graph, cudaGraphNode_t *, std::size_t *number) {
   return *number = graph->tasks.size(), cudaSuccess;

@@ -111,6 +111,7 @@ template <class Allocate>
 static cudaError_t allocated(void **pointer, Allocate allocate) {
   *pointer = nullptr;
   return call([&]() -> int {
+    if (const int error = break_captures_by_unsafe_call()) return error;
     Address address = 0;
     const int error = allocate(&address);
     return *pointer = reinterpret_cast<void *>(address), error;
@@ -299,12 +300,14 @@ RUNTIME(cudaEventRecord, cudaEvent_t event, cudaStream_t stream) {
 RUNTIME(cudaEventQuery, cudaEvent_t handle) {
   return with_event(handle, [](Event *event) -> int {
     if (const int error = break_capture_of(event->moment)) return error;
+    if (const int error = break_captures_by_unsafe_call()) return error;
     return is_reached(event->moment) ? kOk : kNotReady;
   });
 }
 RUNTIME(cudaEventSynchronize, cudaEvent_t handle) {
   return with_event(handle, [](Event *event) -> int {
     if (const int error = break_capture_of(event->moment)) return error;
+    if (const int error = break_captures_by_unsafe_call()) return error;
     const bool asleep = (event->flags & cudaEventBlockingSync) != 0;
     count(asleep ? "wait of the host: event, asleep" : "wait of the host: event, spinning");
     return finish(event->moment), kOk;

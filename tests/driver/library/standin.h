@@ -14,6 +14,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace standin {
@@ -96,9 +97,14 @@ struct Task {
   MomentPointer moment;      // is reached when this has run
 };
 
+enum class CaptureMode { global, thread_local_, relaxed };  // numbered as `cudaStreamCaptureMode`
+extern thread_local CaptureMode capture_mode;                // of the calls of this thread
+
 struct Capture {  // what a stream is given while it is captured, and does not run
   std::vector<Task> tasks;
   std::uint64_t id = 0;
+  CaptureMode mode = CaptureMode::global;
+  std::thread::id thread;  // that began it
   bool is_broken = false;  // by a call that a capture does not permit
 };
 
@@ -134,6 +140,9 @@ void finish_stream(Stream *stream);
 int break_capture(Stream *stream);
 int break_captures(int device);
 int break_capture_of(const MomentPointer &moment);
+// Calls that "may be unsafe" during a capture, such as those that allocate or ask for an event, are
+// prohibited by the modes of the captures and of the thread (`cudaThreadExchangeStreamCaptureMode`).
+int break_captures_by_unsafe_call();
 void finish_device(int device);
 // Chooses when work runs from now on; what was submitted before runs now.
 void set_schedule(Schedule schedule, std::uint64_t seed);

@@ -133,6 +133,21 @@ int break_captures(int device) {
   return error;
 }
 
+thread_local CaptureMode capture_mode = CaptureMode::global;
+
+int break_captures_by_unsafe_call() {
+  int error = kOk;
+  for (const auto &stream : state().streams) {
+    if (!stream->capture || capture_mode == CaptureMode::relaxed) continue;
+    const Capture &capture = *stream->capture;
+    const bool is_own = capture.thread == std::this_thread::get_id();
+    const bool both_global =
+        capture.mode == CaptureMode::global && capture_mode == CaptureMode::global;
+    if (is_own ? capture.mode != CaptureMode::relaxed : both_global) error = break_capture(stream.get());
+  }
+  return error;
+}
+
 int break_capture_of(const MomentPointer &moment) {
   if (!moment || !moment->is_captured) return kOk;
   break_capture(moment->stream);
