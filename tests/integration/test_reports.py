@@ -96,9 +96,9 @@ LOST = {  # their commits are not in the history
     "plan_accuracy", "ranks_memory", "shared_rows", "stats_cost",
 }  # fmt: skip
 CHANGED = {  # with changes that were not committed
-    "accelerated_training", "cache_policies", "cluster", "construction", "family_accuracy",
+    "accelerated_training", "cluster", "construction", "family_accuracy",
     "launch_overhead",
-    "look_ahead", "partitions", "parts_accuracy", "parts_memory", "plan_accuracy", "requests",
+    "look_ahead", "partitions", "parts_accuracy", "parts_memory", "plan_accuracy",
     "stats_cost",
 }  # fmt: skip
 
