@@ -52,12 +52,14 @@ def test_a_lazy_model_is_accelerated_from_the_second_batch_on(kind) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
-        fast = accelerate(model, loader)
+        fast, reasons = accelerate(model, loader), list[str]()
         for batch in loader:
             given, size = arguments(batch), batch.batch_size
             found = fast(**given)[:size]
             assert torch.allclose(found, model(**plain(given))[:size])
-    assert fast.acceleration.reason == ""
+            reasons.append(fast.acceleration.reason)
+    assert reasons[0] == "it has lazy parameters, which get their shapes from a batch"
+    assert reasons[1:] == [""] * (len(loader) - 1)
     assert fast.acceleration.forms()["sums"] == "products"
 
 
