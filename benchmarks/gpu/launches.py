@@ -19,12 +19,13 @@ import torch
 
 from benchmarks.gpu.device import Context, Device, opened
 from benchmarks.launch_overhead import Case, milliseconds, random_csc, run_batch
-from pyg_direct.core.types import BatchKey, SampledGraph, SamplingPlan, Table
+from pyg_direct.core.types import BatchKey, SampledGraph, SamplingPlan, Sizes, Table
 from pyg_direct.ops.backend import Workspace
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.cuda.launch import Compiler, Grid, Launch, Library, Prepare
 from pyg_direct.ops.cuda.source import Declaration
+from pyg_direct.ops.cuda.workspace import CudaWorkspace
 
 PACKAGE = "pyg_direct"
 KEYS = (BatchKey(1, 2), BatchKey(3, 4))  # of the batch that is captured, and of another one
@@ -98,18 +99,29 @@ def measure_case(context: Context, device: Device, case: Case) -> dict[str, Any]
     if context.dry:
         return record
     expected = [run_batch(CpuBackend().workspace(csc, plan), seeds, key) for key in KEYS]
-    hops, again = len(case.fanouts), backend.workspace(placed, plan)
+    again = backend.workspace(placed, plan)
+    largest = (max(len(batch.node[0]) for batch in expected), max(len(b.edge[0]) for b in expected))
+    sizes = Sizes([largest[0] + 2], [largest[1]])
     graphs = {
-        "the hops of a batch": lambda: capture_hops(context, work, seeds, hops, expected),
+        "the hops of a batch": lambda: capture_hops(context, work, seeds, expected),
+        "a batch of given sizes": lambda: capture_hops(context, work, seeds, expected, sizes),
         "a whole batch": lambda: capture_batch(again, seeds),
     }
     return record | {"graphs": {name: tried(trial) for name, trial in graphs.items()}}
 
 
 def capture_hops(
-    context: Context, work: Workspace, seeds: torch.Tensor, hops: int, expected: list[SampledGraph]
+    context: Context,
+    work: CudaWorkspace,
+    seeds: torch.Tensor,
+    expected: list[SampledGraph],
+    sizes: Sizes | None = None,
 ) -> dict[str, Any]:
-    """Capture all between the upload of the seeds and the download of the counts."""
+    """Capture all between the upload of the seeds and the download of the counts.
+
+    With sizes that includes the batch itself, with padding, as `static_shapes=` has it.
+    """
+    hops, made = len(expected[0].num_sampled_nodes[0]) - 1, list[SampledGraph]()
 
     def begin(key: BatchKey) -> None:
         if not work.begin([seeds], key):
@@ -118,17 +130,27 @@ def capture_hops(
     def all_hops() -> None:
         for hop in range(hops):
             work.hop(hop)
+        if sizes is not None:
+            made[:] = [work.finish_padded(sizes)]
+
+    def finish() -> torch.Tensor:
+        """Return the nodes, having waited for them."""
+        if sizes is None:
+            return work.finish().node[0]
+        padded = made[0].padded
+        assert padded is not None
+        num_nodes, _ = padded.read()
+        return padded.node_id[0][: sum(num_nodes[0])]
 
     begin(KEYS[0])
     all_hops()
-    work.finish()
+    finish()
     begin(KEYS[0])
     graph = captured(all_hops)
     for key, wanted in zip(KEYS, expected, strict=True):
         begin(key)
         graph.replay()
-        found = work.finish()
-        if not torch.equal(found.node[0].cpu(), wanted.node[0]):
+        if not torch.equal(finish().cpu(), wanted.node[0]):
             raise AssertionError("a replayed batch has other nodes than the CPU's")
     ways = {"launched": all_hops, "replayed": graph.replay}
     found_ms = {}
@@ -137,7 +159,7 @@ def capture_hops(
         def batch(way: Callable[[], None] = way) -> None:
             begin(KEYS[0])
             way()
-            work.finish()
+            finish()
 
         found_ms[f"{name}: thread_ms"] = milliseconds(batch, context.plan.batches)
         begun = time.perf_counter()

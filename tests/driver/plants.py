@@ -79,6 +79,12 @@ PLANTS: dict[str, Plant] = {
         "            pass\n",
     ),
     "downloads are not waited for": Plant(MEMORY, "    done.synchronize()\n", ""),
+    "counts of a batch of given sizes are not waited for": Plant(
+        "pyg_direct.ops.cuda.arrays",
+        "            streams.synchronize(copied)\n",
+        "",
+        "late_counts",
+    ),
     "the graph of a workspace is not recorded": Plant(
         BACKEND,
         "        self.streams.record_stream(array for _, array in csc.arrays())\n",

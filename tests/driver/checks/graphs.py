@@ -1,4 +1,4 @@
-"""CUDA graphs: a batch that is captured once and replayed, and what a capture does not permit."""
+"""Batches of given sizes: their counts, a CUDA graph of one; what no capture permits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import numpy as np
 import torch
 from conformance import Case, homogeneous, make_csc, make_seeds, uniform_plan
 
+import pyg_direct
 from pyg_direct.core.types import NO_RULES, BatchKey, SampledGraph, Sizes
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend
+
+from .. import loaders
+from ..batches import difference, epoch
+from .ordering import ALL_ON_DEVICE, GIVEN
 
 Outcomes = Iterator[tuple[str, str]]
 REPLAYS = 100
@@ -95,6 +100,18 @@ def _difference(got: SampledGraph, want: SampledGraph) -> str:
     return ""
 
 
+def late_counts(schedule: str) -> Outcomes:
+    """Counts of batches of one shape are there when they are handed out, and none lacks an edge."""
+    for name, shape in (("measured", True), ("too small", {"nodes": 350, "edges": 350})):
+        given = {**GIVEN, "static_shapes": shape}
+        expected = epoch(pyg_direct.NeighborLoader(loaders.graph(), device="cpu", **given))
+        for prefetch in (0, 3):
+            found = pyg_direct.NeighborLoader(
+                loaders.graph(), device="cuda", prefetch=prefetch, **ALL_ON_DEVICE, **given
+            )
+            yield f"{name}, prefetch={prefetch}", difference(epoch(found), expected)
+
+
 def not_in_a_capture(schedule: str) -> Outcomes:
     """What waits, allocates or reads pageable memory breaks a capture, as with the driver."""
     case = homogeneous([5, 3])
@@ -119,4 +136,4 @@ def not_in_a_capture(schedule: str) -> Outcomes:
         yield name, problem
 
 
-CHECKS = (replayed_batches, not_in_a_capture)
+CHECKS = (replayed_batches, late_counts, not_in_a_capture)
