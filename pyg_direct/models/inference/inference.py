@@ -205,7 +205,8 @@ def _open(ranks: Together, folder: Path | None, resume: bool) -> Iterator[Journa
         ranks.from_first("the folder", begin)
         done = False
         try:
-            yield journals[0] if resume and journals else None
+            with ranks.telling():  # before it is gone, as others may be reading there
+                yield journals[0] if resume and journals else None
             done = True
         finally:
             if ranks.rank == 0 and (done or not resume):

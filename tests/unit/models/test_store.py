@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from torch_geometric.nn import GraphSAGE
 from pyg_direct import inference
 from pyg_direct.models.inference import executor
 from pyg_direct.models.inference import executor as store_module
+from pyg_direct.models.inference import inference as inference_module
 from pyg_direct.models.inference.executor import checksum_of
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +70,25 @@ def made(monkeypatch):
 
     monkeypatch.setattr(executor.Executor, "_new", noted)
     return found
+
+
+def test_ranks_are_told_of_an_error_before_their_folder_is_removed(tmp_path):
+    """Else a rank that reads there fails by a file that is gone, and names no cause."""
+    folder, at = tmp_path / "emb.npy.partial", []
+
+    @contextmanager
+    def telling():
+        try:
+            yield
+        except ZeroDivisionError:
+            at.append(folder.exists())
+            raise
+
+    ranks = SimpleNamespace(rank=0, from_first=lambda step, make: make(), telling=telling)
+    with pytest.raises(ZeroDivisionError), inference_module._open(ranks, folder, False):
+        raise ZeroDivisionError
+    assert at == [True]
+    assert not folder.exists()
 
 
 class TestBudget:
