@@ -36,7 +36,8 @@ CASTS: dict[str, dict[str, str]] = {
         "u32 scale[id]": STORED, "u32 scale[column + k]": STORED, "signed char part & 0xFF": WORD,
     },
     "emit.cu": {"i32 nodes.seed_of[nodes.node_start[dst] + i]": SUBGRAPH, **dict.fromkeys(
-        ["O hop.label[i]", "O hop.col[i]", "O local", "O i"], LOCAL,
+        ["O hop.label[i]", "O hop.col[i]", "O local", "O i", "O nodes[src] + source",
+         "O nodes[dst] + place"], LOCAL,
     )},
     "items.cuh": {
         "i32 hop.number": SMALL, "i32 item.local": LOCAL, "P at": "positions of the CSC are P",

@@ -128,7 +128,7 @@ def first_use(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         patch.setattr("pyg_direct.ops.cuda.backend.CudaBackend", backend)
         patch.setattr(compiling, "require_cuda", lambda device: None)
         yield given
-        for context in given.get("open", []):
+        for context in reversed(given.get("open", [])):
             context.__exit__(None, None, None)
 
 
