@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from pyg_direct.models.lazy import lists as message_lists
 from pyg_direct.models.lazy.batch_run import BatchRun
-from pyg_direct.models.lazy.tensor import leave
+from pyg_direct.models.lazy.tensor import TableTensor, leave
 from pyg_direct.models.lazy.values import Leaf, Rows, union
 
 aten = torch.ops.aten
@@ -243,6 +243,16 @@ def test_rows_that_come_later_are_normalised_like_the_first() -> None:
     expected = (X - some.mean(0)) / (some.var(0, correction=0) + 1e-5).sqrt() * weight + bias
     torch.testing.assert_close(run.rows_of(normal, 4), expected[:4])
     torch.testing.assert_close(run.whole(normal), expected)
+
+
+def test_rows_that_are_joined_to_rows_of_as_many_columns_are_computed_at_once() -> None:
+    """Else the columns of what is joined would be taken for its rows."""
+    x = torch.arange(36.0).view(6, 6)
+    h = BatchRun(torch.device("cpu")).enter(x.clone())
+    assert isinstance(torch.cat([h, h], 1), TableTensor)
+    joined = torch.cat([h, h], 0)
+    assert not isinstance(joined, TableTensor)
+    assert torch.equal(joined, torch.cat([x, x], 0))
 
 
 def test_a_tensor_does_not_grow_in_place() -> None:

@@ -14,6 +14,7 @@ from torch_geometric.utils import degree
 from examples.support.synthetic import power_law_graph
 from pyg_direct import NeighborLoader, NeighborSampler, quantize, save
 from pyg_direct.tools import plan
+from pyg_direct.tools.arguments import MACHINES
 from pyg_direct.tools.plan_orders import Batching, sample
 
 FANOUT = [10, 5]
@@ -358,3 +359,13 @@ def test_a_graph_that_the_sampling_cannot_take(tmp_path, capsys) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
         plan.main(["--graph", str(path), "--fanout", "2", "--sampling", "labor"])
     assert "labor' needs a graph without parallel edges" in capsys.readouterr().err
+
+
+def test_named_machines_have_the_memory_and_the_link_that_they_are_named_after() -> None:
+    """16 lanes of 8, 16 or 32 GT/s with 128b/130b encoding, rounded to quarters of 1e9 bytes."""
+    for name, machine in MACHINES.items():
+        revision, size = map(int, re.fullmatch(r"pcie(\d)-(\d+)gb", name).groups())
+        bytes_per_s = 2**revision * 1e9 * 16 / 8 * 128 / 130
+        assert machine.gpu_bytes == size << 30
+        assert machine.link_bytes_per_s == round(bytes_per_s / 0.25e9) * 0.25e9
+        assert f"revision {revision}.0," in machine.source
