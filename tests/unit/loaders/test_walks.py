@@ -139,3 +139,24 @@ def test_steps_that_share_a_word_do_not_repeat() -> None:
     for apart in range(1, 9):
         equal = (walks[:, apart:] == walks[:, :-apart]).double().mean()
         assert abs(float(equal) - 1 / 16) < 0.02, apart
+
+
+RECORDED = {  # by p and q: three walks of nine steps
+    (1.0, 1.0): [
+        [0, 0, 1, 0, 0, 4, 3, 0, 4, 6],
+        [1, 3, 0, 7, 5, 2, 0, 1, 0, 4],
+        [2, 0, 4, 3, 0, 7, 1, 0, 7, 8],
+    ],
+    (2.0, 0.5): [
+        [0, 0, 7, 5, 5, 2, 3, 3, 6, 2],
+        [1, 7, 2, 6, 8, 4, 2, 3, 0, 4],
+        [2, 6, 9, 7, 1, 0, 4, 6, 5, 2],
+    ],
+}
+
+
+@pytest.mark.parametrize(("p", "q"), RECORDED)
+def test_walks_of_a_seed_are_the_recorded_ones(p: float, q: float) -> None:
+    n = torch.arange(40)
+    data = Data(edge_index=torch.stack([(n * 7 + n // 10) % 10, n % 10]), num_nodes=10)
+    assert random_walk(data, torch.arange(3), 9, p, q, seed=3).tolist() == RECORDED[p, q]
