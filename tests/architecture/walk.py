@@ -9,6 +9,7 @@ are left if each file is visited once.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -40,11 +41,14 @@ def walk(action: Callable[[], Any]) -> tuple[Walk, Any]:
         if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
             visited.append(frame.f_code.co_filename)
 
+    gc.collect()  # what others have left must not be finalized within
+    gc.disable()
     sys.setprofile(note)
     try:
         result = action()
     finally:
         sys.setprofile(None)
+        gc.enable()
     stays = bool(visited) + sum(one != other for one, other in pairwise(visited))
     return Walk(len(visited), len(set(visited)), stays - len(set(visited))), result
 
