@@ -73,7 +73,7 @@ class CudaWorkspace(CudaDrawing):
     def sample_padded(
         self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules, sizes: Sizes
     ) -> SampledGraph | None:
-        """Sample one batch, whose counts are copied to the host behind it."""
+        """Sample one batch; its counts are copied to the host after the sampling."""
         if not self.begin(seeds, key, rules):
             return None
         self._sample_hops(0, len(self._plan.fanouts))
