@@ -70,7 +70,7 @@ def test_a_large_batch_by_time_and_by_weight(
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_every_fanout(plan: dict[str, object]) -> None:
+def test_batches_of_every_fan_out_are_those_of_the_cpu(plan: dict[str, object]) -> None:
     for fanout in FANOUTS:
         for fanouts in ([fanout, 3], [2, fanout]):
             check_case(device_backend(), homogeneous(fanouts, plan=plan), batches=2)
@@ -104,7 +104,7 @@ def test_hops_above_the_edge_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_heterogeneous(disjoint: bool) -> None:
+def test_heterogeneous_batches_are_those_of_the_cpu(disjoint: bool) -> None:
     rng = np.random.default_rng(3)
     relations = [(0, 1, 90_000), (1, 0, 80_000), (0, 0, 50_000), (2, 1, 0), (1, 0, 9_000)]
     csc = make_csc(rng, [4000, 2500, 0], relations, hub=True)
@@ -128,7 +128,7 @@ def test_on_a_side_stream() -> None:
 
 @pytest.mark.parametrize("place", ["device", "pinned"])
 @pytest.mark.parametrize("base", BASES)
-def test_gather(place: str, base: int) -> None:
+def test_rows_of_every_size_and_base_are_gathered_exactly(place: str, base: int) -> None:
     backend = device_backend()
     for row_bytes in (1, 2, 3, 4, 12, 64, 100, 128, 130, 132, 200, 400, 512, 1000, 2408):
         memory = torch.randint(0, 256, (500 * row_bytes + 256,), dtype=torch.uint8)

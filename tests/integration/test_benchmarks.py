@@ -48,7 +48,7 @@ def cpu_result(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_cpu_loaders(cpu_result):
+def test_the_benchmark_of_cpu_loaders_measures_all_loaders_and_metrics(cpu_result):
     result = json.loads(cpu_result.read_text())
     check_environment(result)
     assert result["quick"] is True
@@ -73,7 +73,7 @@ def test_cpu_loaders(cpu_result):
 
 
 @pytest.mark.slow
-def test_report(cpu_result):
+def test_the_report_has_all_tables_and_is_written_again_alike(cpu_result):
     written = cpu_result.with_suffix(".md").read_text()
     cpu_result.with_suffix(".md").unlink()
     assert benchmarks.__main__.main(["report", str(cpu_result)]) == 0
@@ -86,7 +86,7 @@ def test_report(cpu_result):
 
 
 @pytest.mark.slow
-def test_first_batch():
+def test_a_first_batch_takes_longer_with_a_cold_kernel_cache():
     rows = cpu_loaders.first_batches(1)
     states = {(row["loader"], row["kernel_cache"]) for row in rows}
     baseline = {(TORCH_SPARSE, "none")} if TORCH_SPARSE in LOADERS else set()
@@ -100,7 +100,7 @@ def test_first_batch():
 
 
 @pytest.mark.skipif(TORCH_SPARSE not in LOADERS, reason="PyG's own loader needs torch_sparse")
-def test_accuracy(tmp_path):
+def test_the_benchmark_of_accuracy_has_a_row_for_both_loaders(tmp_path):
     accuracy.main(["--quick", "--out", str(tmp_path)])
     result = json.loads((tmp_path / "accuracy.json").read_text())
     check_environment(result)
@@ -214,7 +214,7 @@ def test_what_this_process_does_is_not_taken_by_others(monkeypatch):
     assert watch.cores == [pytest.approx(1.2), 0.0]
 
 
-def test_permutation_test():
+def test_the_permutation_test_gives_known_p_values():
     low, high = [1.0, 2, 3, 4, 5], [6.0, 7, 8, 9, 10]
     assert permutation_test(low, high) == pytest.approx(2 / 252)
     assert permutation_test(low, low) == 1
@@ -223,19 +223,19 @@ def test_permutation_test():
     assert permutation_test([0.0] * 12, [1.0] * 12) < 0.001
 
 
-def test_spread():
+def test_the_spread_of_samples_is_their_quartiles_and_extremes():
     found = spread([1.0, 2.0, 3.0, 4.0, 100.0])
     assert found == {"n": 5, "median": 3, "p25": 2, "p75": 4, "min": 1, "max": 100}
     assert math.isclose(spread([0.5])["median"], 0.5)
 
 
-def test_copy_bandwidth():
+def test_the_copy_bandwidth_is_positive_for_each_number_of_threads():
     speeds = copy_bandwidth(1 << 20, repeats=2)
     assert set(speeds) >= {"1"}
     assert all(math.isfinite(value) and value > 0 for value in speeds.values())
 
 
-def test_the_commands(capsys):
+def test_the_command_lists_all_benchmarks_and_refuses_unknown_ones(capsys):
     assert benchmarks.__main__.main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"    {name} " in listed for name in [*COMMANDS, "all", "report"])

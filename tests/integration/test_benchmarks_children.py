@@ -30,7 +30,7 @@ def command(code: str, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("quick", QUICK)
-def test_surroundings(quick: bool, tmp_path: Path) -> None:
+def test_a_child_gets_arguments_folder_and_environment(quick: bool, tmp_path: Path) -> None:
     environment = {"GIVEN": "x"}
     done = child.run(command(SURROUNDINGS, "a", "b"), quick, cwd=tmp_path, env=environment)
     expected = [["-c", "a", "b"], str(tmp_path), "x", False, "__main__", False, False]
@@ -70,13 +70,15 @@ def test_the_package_of_another_checkout(quick: bool, tmp_path: Path) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "-9: "),
     ],
 )
-def test_a_failure(quick: bool, code: str, how: str) -> None:
+def test_a_child_that_fails_is_an_error_that_says_how_it_ended(
+    quick: bool, code: str, how: str
+) -> None:
     with pytest.raises(RuntimeError, match=f"(?s) ended with {how}"):
         child.run(command(code), quick)
 
 
 @pytest.mark.parametrize("quick", QUICK)
-def test_pipes(quick: bool) -> None:
+def test_a_child_talks_over_pipes_until_it_is_ended(quick: bool) -> None:
     code = "import sys\nfor line in sys.stdin: print(2 * int(line), flush=True)"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process = child.start(command(code), quick, **pipes)

@@ -56,7 +56,9 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         Rapl(tmp_path)
 
 
-def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_without_permission_is_reported_as_not_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on most systems for all but root."""
     domain(tmp_path, "intel-rapl:0", "package-0", 1)
     read = Path.read_text

@@ -11,7 +11,7 @@ from benchmarks import beyond_memory, large_graphs, row_order
 from benchmarks.training import narrow
 
 
-def test_narrow_accuracy(tmp_path: Path) -> None:
+def test_the_benchmark_of_narrow_features_has_each_dtype(tmp_path: Path) -> None:
     narrow.main(["--quick", "--out", str(tmp_path)])
     (row,) = json.loads((tmp_path / "narrow_accuracy.json").read_text())["rows"]
     assert set(row["accuracy"]) == {"float32", "float16", "int8"}
@@ -19,7 +19,7 @@ def test_narrow_accuracy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_large_graphs(tmp_path: Path) -> None:
+def test_the_benchmark_of_large_graphs_has_two_sizes_and_their_costs(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     large_graphs.main(["--quick", "--out", str(tmp_path), "--folder", str(tmp_path)])
     small, large = json.loads((tmp_path / "large_graphs.json").read_text())["sizes"]
@@ -35,7 +35,7 @@ def test_large_graphs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_beyond_memory(tmp_path: Path) -> None:
+def test_the_benchmark_beyond_memory_has_equal_batches_in_all_ways(tmp_path: Path) -> None:
     beyond_memory.main(["--quick", "--out", str(tmp_path), "--folder", str(tmp_path)])
     found = json.loads((tmp_path / "beyond_memory.json").read_text())
     assert found["equal"] is True
@@ -43,7 +43,7 @@ def test_beyond_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_row_order(tmp_path: Path) -> None:
+def test_the_benchmark_of_row_orders_has_equal_batches_in_all_orders(tmp_path: Path) -> None:
     row_order.main(["--quick", "--out", str(tmp_path), "--folder", str(tmp_path)])
     found = json.loads((tmp_path / "row_order.json").read_text())
     assert found["equal"] is True

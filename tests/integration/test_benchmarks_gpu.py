@@ -195,7 +195,7 @@ def test_a_group_gets_its_share_and_what_others_left() -> None:
     assert gpu_plan.group_seconds(last, groups, 300) == 300
 
 
-def test_chosen_stages() -> None:
+def test_chosen_stages_bring_those_that_they_need() -> None:
     assert gpu_plan.chosen(None) == STAGES
     assert gpu_plan.chosen(None, "speed") == gpu_plan.SPEED
     assert [s.name for s in gpu_plan.chosen(["gather"])] == ["gather"]
@@ -207,7 +207,7 @@ def test_every_benchmark_stays_small() -> None:
         assert len(path.read_text().splitlines()) < 400, path.name
 
 
-def test_the_plans() -> None:
+def test_the_full_plan_has_sizes_of_products_and_calibrated_rows() -> None:
     assert max(FULL.row_bytes) == 4096
     assert min(FULL.row_bytes) == 4
     assert FULL.bases == [0, 16, 64]
@@ -459,7 +459,7 @@ def test_nothing_is_built_without_sources(tmp_path: Path, monkeypatch: pytest.Mo
         gpu_rivals.build(context(tmp_path))
 
 
-def test_random_rows() -> None:
+def test_random_rows_are_distinct_and_cover_the_table() -> None:
     cpu = torch.device("cpu")
     assert torch.equal(gpu_gather.random_rows(50, 50, cpu).sort().values, torch.arange(50))
     few = gpu_gather.random_rows(1 << 40, 1000, cpu)
@@ -467,7 +467,7 @@ def test_random_rows() -> None:
     assert 1 << 38 < int(few.max()) < 1 << 40
 
 
-def test_growth() -> None:
+def test_growth_is_measured_between_the_second_and_the_last_fifth() -> None:
     """The second fifth against the last: what caches take in the beginning does not count."""
     host = [0, 90, 100, 100, 100, 100, 100, 100, 130, 130]
     points = [{"batch": 10 * i, "host": value} for i, value in enumerate(host, 1)]
@@ -475,7 +475,7 @@ def test_growth() -> None:
     assert gpu_epochs.growth_of(points) == expected
 
 
-def test_useful_bytes() -> None:
+def test_useful_bytes_are_counted_in_sectors_of_the_place() -> None:
     measured = {"nodes": 100.0, "edges": 50.0, "expanded": 10.0}
     useful, rows = gpu_training.useful_bytes, [400, 8]  # 13 sectors and one
     assert useful(measured, rows, "host", "host") == 100 * 14 * 32 + 50 * 32 + 10 * 32

@@ -44,7 +44,7 @@ def test_each_is_run() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", HERE)
-def test_quick(name: str, tmp_path: Path) -> None:
+def test_each_benchmark_runs_at_toy_sizes_and_writes_its_result(name: str, tmp_path: Path) -> None:
     module = COMMANDS[name].load()
     module.main(["--quick", "--out", str(tmp_path)])
     if name == "family_accuracy":  # it takes real graphs alone

@@ -60,7 +60,9 @@ def test_a_process_that_ends_early_has_cells() -> None:
     ("cell", "passed", "why"),
     [("", True, "2 of 2 places"), ("batch 0: x: 4 bytes", False, "1 of 2 places")],
 )
-def test_the_mark(cell: str, passed: bool, why: str) -> None:
+def test_the_mark_of_right_batches_quotes_the_cell_and_says_why(
+    cell: str, passed: bool, why: str
+) -> None:
     table = {KIND: {"default": "", "host": cell}}
     (mark,) = [
         mark

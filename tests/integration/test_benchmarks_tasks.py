@@ -21,7 +21,7 @@ needs_torch_sparse = pytest.mark.skipif(
 
 
 @needs_torch_sparse
-def test_tasks(tmp_path):
+def test_the_benchmark_of_tasks_scores_links_edge_types_and_times(tmp_path):
     tasks.main(["--quick", "--out", str(tmp_path)])
     result = json.loads((tmp_path / "tasks.json").read_text())
     check_environment(result)
@@ -46,7 +46,7 @@ def test_tasks(tmp_path):
 # From Python 3.12 on, for PyG's workers; this process has idle threads by then.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_other_loaders(tmp_path):
+def test_the_benchmark_of_other_loaders_measures_nodes_and_links(tmp_path):
     other_loaders.main(["--quick", "--out", str(tmp_path)])
     result = json.loads((tmp_path / "others.json").read_text())
     check_environment(result)
@@ -84,7 +84,7 @@ def test_other_loaders(tmp_path):
     assert len(result["variants"]["others_cores"]) == 1
 
 
-def test_auc():
+def test_auc_equals_the_share_of_ordered_pairs_with_ties_as_half():
     rng = np.random.default_rng(0)
     score = rng.integers(0, 5, 60).astype(float)  # many ties
     label = rng.integers(0, 2, 60)

@@ -18,7 +18,7 @@ from benchmarks.training import end_to_end
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_accelerated_training(tmp_path) -> None:
+def test_the_benchmark_of_accelerated_training_finds_equal_outputs(tmp_path) -> None:
     pytest.importorskip("torch_sparse")
     accelerated_training.main(["--quick", "--rounds", "1", "--out", str(tmp_path)])
     out = tmp_path / "accelerated_training.json"
@@ -79,13 +79,13 @@ def test_a_readme_without_a_result_of_end_to_end(tmp_path: Path) -> None:
     assert "no result is committed" in readme.end_to_end(tmp_path)[0]
 
 
-def test_stats_cost(tmp_path) -> None:
+def test_the_benchmark_of_stats_measures_what_an_addition_costs(tmp_path) -> None:
     stats_cost.main(["--quick", "--out", str(tmp_path)])
     out = tmp_path / "stats_cost.json"
     assert json.loads(out.read_text())["add"]["median"] > 0
 
 
-def test_plan_accuracy(tmp_path) -> None:
+def test_the_plan_with_the_graph_is_within_ten_percent(tmp_path) -> None:
     plan_accuracy.main(["--quick", "--out", str(tmp_path)])
     out = tmp_path / "plan_accuracy.json"
     (row,) = json.loads(out.read_text())["rows"]

@@ -42,7 +42,7 @@ def test_belady_is_the_best(trace: list[set[int]], held: int) -> None:
     assert belady_misses(ids, 6, held) == least_misses(ids, held)
 
 
-def test_the_example() -> None:
+def test_belady_misses_of_the_worked_example() -> None:
     assert belady_misses([np.array([0, 1]), np.array([2]), np.array([0])], 3, 1) == 3
 
 

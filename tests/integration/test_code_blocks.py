@@ -59,7 +59,9 @@ def changed(diff: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-def test_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_each_page_run_in_order(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = names_for(page, monkeypatch)
     for number, block in enumerate(blocks_of(page)):

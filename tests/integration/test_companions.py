@@ -119,7 +119,7 @@ def test_pna_degree_histogram(loader_class: type) -> None:
 
 
 @pytest.mark.pyg("sampler", "with.imbalanced_sampler")
-def test_imbalanced_sampler(loader_class: type) -> None:
+def test_an_imbalanced_sampler_draws_the_rare_class_half_the_time(loader_class: type) -> None:
     data = example_graph()
     data.y = (torch.arange(12) == 7).long()
     loader = loader_class(
@@ -143,7 +143,7 @@ def test_imbalanced_sampler_over_a_mask(loader_class: type) -> None:
 
 
 @pytest.mark.pyg("with.zip_loader")
-def test_zip_loader(loader_class: type) -> None:
+def test_a_zip_loader_gives_the_batches_of_both_loaders(loader_class: type) -> None:
     one = loader_class(example_graph(), [-1], batch_size=4)
     two = loader_class(example_graph(), [-1, -1], input_nodes=range(6, 12), batch_size=4)
     for filter_per_worker in (True, False):

@@ -37,7 +37,9 @@ def example_of(name: str) -> doctest.DocTest:
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_docstrings_print_what_they_say(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     example = example_of(name)
     assert example.examples, f"{name} has no example"

@@ -111,7 +111,7 @@ def test_training_on_batches_and_inference_layer_by_layer() -> None:
         torch.testing.assert_close(x_all, model(data.x, data.edge_index))
 
 
-def test_hierarchical_sampling() -> None:
+def test_models_that_trim_give_the_outputs_of_the_whole_batch() -> None:
     """A model that trims, in its own way, and one of PyG's, in its own arguments."""
     data = citations()
     batch = next(iter(NeighborLoader(data, num_neighbors=[5, 3, 2], batch_size=32)))
@@ -197,7 +197,7 @@ def test_training_with_types() -> None:
     assert set(batch.edge_types) == set(data.edge_types)
 
 
-def test_remote_backends() -> None:
+def test_a_loader_over_remote_stores_gives_their_rows_for_all_seeds() -> None:
     data = papers_and_authors()
     features, edges = remote_stores(data)
     loader = NeighborLoader(
@@ -289,7 +289,7 @@ def test_the_tutorial_on_links_between_types() -> None:
     assert torch.equal(ends, edge_label_index[:, store.input_id])
 
 
-def test_triplets() -> None:
+def test_triplets_have_a_positive_and_negatives_for_each_source() -> None:
     data = citations()
     loader = LinkNeighborLoader(
         data, num_neighbors=[5], batch_size=32, neg_sampling=dict(mode="triplet", amount=2)

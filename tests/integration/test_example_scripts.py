@@ -64,7 +64,7 @@ def spawn_watched(spawn: Callable[..., Any], function: Callable[..., None], **op
 @pytest.mark.slow
 @QUIET
 @pytest.mark.parametrize("name", SMALL)
-def test_scripts_run(
+def test_example_scripts_run_for_an_epoch_and_print_their_score(
     name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mp, "spawn", partial(spawn_watched, mp.spawn))
@@ -151,7 +151,7 @@ def test_tables_of_relbench(task: str, least: float, capsys: pytest.CaptureFixtu
         assert "ok   no edge is later than its seed: 0 of " in capsys.readouterr().out
 
 
-def test_auc() -> None:
+def test_auc_counts_pairs_in_which_the_positive_scores_higher() -> None:
     label = torch.tensor([1.0, 0, 1, 0, 0])
     # Of the 6 pairs (positive, negative) the positive scores higher in 5.
     assert common.auc(torch.tensor([0.9, 0.1, 0.4, 0.5, 0.2]), label) == pytest.approx(5 / 6)

@@ -95,7 +95,7 @@ def test_pygs_loader_without_a_sampler_of_its_own(capsys, monkeypatch):
     assert last.endswith("--loader pyg needs pyg-lib or torch-sparse; neither is installed")
 
 
-def test_generated_graph():
+def test_a_generated_graph_repeats_and_has_hubs_and_alike_neighbours():
     graph, again, other = (power_law_graph(3000, 50_000, seed=seed) for seed in (1, 1, 2))
     for key, value in graph.to_dict().items():
         assert torch.equal(value, again[key])
@@ -127,7 +127,7 @@ def test_generated_graph_needs_a_node_for_each_class():
         power_law_graph(5, 10)
 
 
-def test_debian():
+def test_the_debian_graph_has_its_published_sizes_and_splits():
     data = datasets.load_dataset("debian")
     assert (data.num_nodes, data.num_features, int(data.y.max()) + 1) == (63436, 128, 58)
     assert data.is_undirected()
@@ -135,7 +135,7 @@ def test_debian():
     assert int(data.train_mask.sum()) == 38120
 
 
-def test_unknown_dataset():
+def test_an_unknown_dataset_is_refused_with_the_known_names():
     with pytest.raises(ValueError, match=r"No data set 'corra'.*cora"):
         datasets.load_dataset("corra")
 

@@ -103,7 +103,9 @@ def test_results_have_the_bits_of_one_process(ranks: int, tmp_path: Path) -> Non
     ("ranks", "step", "arguments"), [(2, 1, {}), (3, 2, {"resume": True, "dtype": torch.bfloat16})]
 )
 @pytest.mark.filterwarnings("ignore")
-def test_all_models(ranks: int, step: int, arguments: dict[str, Any], tmp_path: Path) -> None:
+def test_inference_of_ranks_equals_that_of_one_process_for_all_models(
+    ranks: int, step: int, arguments: dict[str, Any], tmp_path: Path
+) -> None:
     names = [*MODELS, *HETEROGENEOUS][::step]
     wrong = run_ranks(
         ranks, lambda rank: differing(names, tmp_path, **arguments), tmp_path, seconds=280

@@ -11,7 +11,7 @@ from pyg_direct.core.types import BatchKey
 from pyg_direct.ops.cpu.backend import CpuBackend
 
 
-def test_it_runs(tmp_path: Path) -> None:
+def test_launch_overhead_counts_three_launches_for_a_small_batch(tmp_path: Path) -> None:
     launch_overhead.main(["--quick", "--case", "cora-sized", "--out", str(tmp_path)])
     (case,) = json.loads((tmp_path / "launch_overhead.json").read_text())["cases"].values()
     # One for the seeds and both hops, and 2 that write the batch out.

@@ -195,7 +195,7 @@ def test_a_loader_rebuilt_from_its_attributes(loader_class):
 
 
 @pytest.mark.pyg("with.lightning_link_data")
-def test_link_data(lightning):
+def test_lightning_link_data_takes_a_sampler_and_labels_negatives(lightning):
     data = graph()
     module = lightning.LightningLinkData(
         data,

@@ -18,13 +18,13 @@ def run(program: Any, data: Any, folder: Path) -> dict[str, float]:
     return found
 
 
-def test_nodes(tmp_path: Path) -> None:
+def test_the_program_for_nodes_learns_on_several_ranks(tmp_path: Path) -> None:
     found = run(programs.nodes, programs.node_graph(), tmp_path)
     assert found.keys() == {"train", "val", "all"}
     assert min(found.values()) > 0.7, found  # a quarter is chance
 
 
-def test_links(tmp_path: Path) -> None:
+def test_the_program_for_links_learns_on_several_ranks(tmp_path: Path) -> None:
     found = run(programs.links, programs.link_graphs(), tmp_path)
     assert found["last"] > max(0.8, found["first"]), found  # a half is chance
 

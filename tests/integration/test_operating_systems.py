@@ -57,7 +57,7 @@ def test_an_epoch_with_threads(output) -> None:
     assert output["epoch"] == [0, 3, 6]
 
 
-def test_the_report(output) -> None:
+def test_the_report_names_the_cores(output) -> None:
     cores = next(line for line in output["report"] if line.startswith("cores:"))
     assert int(cores.split()[-1]) >= 1
 

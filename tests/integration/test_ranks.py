@@ -93,7 +93,7 @@ def what_two_ranks_agree_on(rank: int) -> dict[str, Any]:
     }
 
 
-def test_two_ranks(tmp_path: Path) -> None:
+def test_two_ranks_share_an_epoch_and_resume_it_in_step(tmp_path: Path) -> None:
     first, second = run_ranks(2, what_two_ranks_agree_on, tmp_path)
     for one, other in zip(first["epochs"], second["epochs"], strict=True):
         assert len(one) == len(other) == first["steps"] == 5

@@ -71,11 +71,13 @@ def first_bad_alias(keep: list[float], other: list[int]) -> int:
         ([-(2.0**-51), 0], [1, 0], 0),
     ],
 )
-def test_alias_tables(keep: list[float], other: list[int], expected: int) -> None:
+def test_the_first_bad_entry_of_an_alias_table_is_found(
+    keep: list[float], other: list[int], expected: int
+) -> None:
     assert first_bad_alias(keep, other) == expected
 
 
-def test_parallel_edges() -> None:
+def test_the_first_parallel_edge_is_found_within_its_list() -> None:
     indptr, indices = np.array([0, 2, 5]), np.array([4, 9, 9, 4, 9])
     for last, expected in ((5, 4), (4, -1)):
         indptr[-1] = last

@@ -176,7 +176,9 @@ def test_a_part_of_a_list_with_next_to_no_weight(replace: bool) -> None:
 
 @pytest.mark.parametrize("by_edge", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
-def test_heterogeneous(by_edge: bool, order: int) -> None:
+def test_heterogeneous_batches_with_times_and_weights_are_those_of_the_cpu(
+    by_edge: bool, order: int
+) -> None:
     """Relations bound by time or not, with weights or not, in every combination."""
     rng = np.random.default_rng(3)
     relations = [(0, 1, 300), (1, 0, 200), (0, 0, 150), (2, 1, 0), (1, 0, 90), (3, 0, 50)]
@@ -191,7 +193,7 @@ def test_heterogeneous(by_edge: bool, order: int) -> None:
             check_case(backend, with_seed_times(rng, case, csc), batches=2)
 
 
-def test_several_blocks() -> None:
+def test_timed_and_weighted_batches_of_several_blocks_are_those_of_the_cpu() -> None:
     rng = np.random.default_rng(6)
     case = homogeneous([12, 4], num_nodes=700, num_edges=9000, seeds=150)
     timed = with_seed_times(rng, case, with_times(rng, case.csc, by_edge=False))

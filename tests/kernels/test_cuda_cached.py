@@ -70,7 +70,9 @@ def test_any_row_at_any_address(
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("stored", [torch.int8, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_decoding(order: int, stored: torch.dtype, dtype: torch.dtype) -> None:
+def test_cached_rows_are_decoded_like_those_of_the_host(
+    order: int, stored: torch.dtype, dtype: torch.dtype
+) -> None:
     width, rows = 70, 40
     size = stored.itemsize
     memory = table_at(64, rows, width * size).clone()

@@ -52,7 +52,9 @@ def attributed(fanout: int, kind: str, **plan: object) -> Case:
 @pytest.mark.parametrize("kind", ["", "times", "weights", "times, weights"])
 @pytest.mark.parametrize("recent", [False, True])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_every_fanout(kind: str, recent: bool, replaced: bool) -> None:
+def test_excluded_edges_of_every_fan_out_give_the_batches_of_the_cpu(
+    kind: str, recent: bool, replaced: bool
+) -> None:
     with emulated() as backend:
         for fanout in FANOUTS:
             check_case(backend, attributed(fanout, kind, recent=recent, replace=replaced))

@@ -51,7 +51,9 @@ def count_requests(backend: CudaBackend, table: Tensor, index: Tensor) -> Reques
         torch.int32, torch.float32, torch.int64, torch.float64, torch.complex64, torch.complex128,
     ],
 )  # fmt: skip
-def test_every_dtype(backend: CudaBackend, dtype: torch.dtype) -> None:
+def test_rows_of_every_dtype_are_gathered_from_host_and_device(
+    backend: CudaBackend, dtype: torch.dtype
+) -> None:
     for shape in [(20,), (20, 1), (20, 3), (20, 2, 5), (20, 100)]:
         table = torch.randint(0, 2, shape).to(dtype)
         index = torch.randint(0, 20, (13,))
@@ -64,7 +66,7 @@ def test_every_dtype(backend: CudaBackend, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("base", BASES)
-def test_every_base(base: int, order: int) -> None:
+def test_rows_of_every_size_are_gathered_from_every_base(base: int, order: int) -> None:
     index = torch.tensor([5, 0, 39, 39, 7, 21, 3])
     with emulated(order=order) as backend:
         for row_bytes in (1, 2, 3, 4, 12, 64, 100, 128, 130, 132, 200, 256, 400, 512, 1000, 2408):
@@ -227,7 +229,7 @@ def test_no_row_of_a_table_without_rows() -> None:
             backend.gather([Table(table)], torch.tensor([0]).to(backend.device), wrong=wrong)
 
 
-def test_row_shape() -> None:
+def test_row_shape_picks_lanes_steps_and_alignment_mask() -> None:
     assert row_shape(64, 400, 16) == (32, 1, 127)
     assert row_shape(0, 512, 16) == (32, 1, 127)
     assert row_shape(64, 512, 16) == (32, 2, 127)
@@ -236,7 +238,7 @@ def test_row_shape() -> None:
     assert row_shape(0, 132, 4) == (32, 2, 127)
 
 
-def test_littles_law() -> None:
+def test_blocks_that_fill_the_link_follow_from_bytes_in_flight() -> None:
     """102 KB under way, a third of the time; see the example of `blocks_to_fill_link`."""
     assert blocks_to_fill_link(400, 8, 102_400) == 24
     assert blocks_to_fill_link(400, 8, 51_200) == 12

@@ -55,7 +55,9 @@ def test_any_graph(case: Case, order: int) -> None:
 @pytest.mark.parametrize("all_fanouts", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("plan", PLANS)
-def test_every_fanout(plan: dict[str, object], order: int, all_fanouts: bool) -> None:
+def test_batches_of_every_fan_out_are_those_of_the_cpu(
+    plan: dict[str, object], order: int, all_fanouts: bool
+) -> None:
     """Of the fan-outs each takes a part, such that each plan and each order meet all of them."""
     with emulated(order=order) as backend:
         for fanout in fanouts_of(PLANS.index(plan) + order, 1 if all_fanouts else 3):
@@ -116,7 +118,7 @@ def test_narrow_ids_handed_out(backend: CudaBackend, induced: bool) -> None:
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_heterogeneous(backend: CudaBackend, disjoint: bool) -> None:
+def test_heterogeneous_batches_are_those_of_the_cpu(backend: CudaBackend, disjoint: bool) -> None:
     """Relations that share a source type, one from a type to itself, empty ones, an empty type."""
     rng = np.random.default_rng(3)
     relations = [(0, 1, 300), (1, 0, 200), (0, 0, 150), (2, 1, 0), (1, 0, 90), (3, 0, 50)]
@@ -130,7 +132,7 @@ def test_heterogeneous(backend: CudaBackend, disjoint: bool) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_many_blocks(plan: dict[str, object]) -> None:
+def test_batches_of_many_blocks_are_those_of_the_cpu(plan: dict[str, object]) -> None:
     """Runs of several blocks in every scan, and lists that are shared by many warps."""
     case = homogeneous([12, -1], num_nodes=700, num_edges=9000, seeds=150, plan=plan)
     for order in ORDERS:
@@ -139,7 +141,7 @@ def test_many_blocks(plan: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("block_threads", [32, 128, 256])
-def test_block_sizes(block_threads: int) -> None:
+def test_batches_do_not_depend_on_the_size_of_blocks(block_threads: int) -> None:
     with emulated(block_threads) as backend:
         check_case(backend, homogeneous([40, 9, -1]))
 

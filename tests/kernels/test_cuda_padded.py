@@ -114,7 +114,7 @@ def test_any_graph(case: Case, order: int, extra: list[int], few_blocks: bool) -
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_every_plan(plan: dict[str, object]) -> None:
+def test_padded_batches_of_every_plan_are_those_of_the_cpu(plan: dict[str, object]) -> None:
     """Of which some have hops of all neighbours, which are waited for."""
     with emulated(block_threads=32) as backend:
         for fanouts in ([5, 3], [3], [4, -1], []):

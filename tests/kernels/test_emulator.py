@@ -59,7 +59,7 @@ RACE = (
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_race(order: int) -> None:
+def test_two_threads_that_touch_one_element_are_caught_as_a_race(order: int) -> None:
     caught(lambda: batch(RACE, order), "race: two threads touch the same element")
 
 

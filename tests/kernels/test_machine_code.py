@@ -208,7 +208,9 @@ def test_the_model_of_accesses_under_way() -> None:
 
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 @pytest.mark.parametrize("file", FILES)
-def test_every_instance(file: str, architecture: int) -> None:
+def test_machine_code_of_every_instance_holds_its_registers_and_loads(
+    file: str, architecture: int
+) -> None:
     text = read_source(file)
     names = {kernel.name for kernel in declarations(text)}
     for types in (instances if architecture in ALL_INSTANCES else covering)(text):

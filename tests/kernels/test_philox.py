@@ -60,7 +60,9 @@ def ours_in_python(counter: WORDS, key: WORDS) -> WORDS:
 
 @pytest.mark.parametrize("generate", [ours, ours_in_python, reference])
 @pytest.mark.parametrize("vector", KNOWN_ANSWERS)
-def test_known_answers(generate: Any, vector: tuple[str, str, str]) -> None:
+def test_philox_gives_the_published_words_for_known_vectors(
+    generate: Any, vector: tuple[str, str, str]
+) -> None:
     counter, key, words = (tuple(int(w, 16) for w in part.split()) for part in vector)
     assert generate(counter, key) == words
 
@@ -214,7 +216,7 @@ def test_key_of_a_batch_is_philox_of_seed_epoch_and_batch() -> None:
     assert rng.derive(seed, epoch, batch) == expected[:2]
 
 
-def test_keys_differ() -> None:
+def test_derived_keys_differ_by_seed_epoch_batch_and_domain() -> None:
     seeds = [0, 1, 2**32, 2**64 - 1]
     keys = {
         rng.derive(seed, epoch, batch, domain)

@@ -60,7 +60,7 @@ def test_bits_do_not_depend_on_the_range(kind):
 
 
 @pytest.mark.parametrize("kind", ["max", "min"])
-def test_nan_wins(kind):
+def test_a_nan_among_sources_makes_the_result_nan(kind):
     csc, edge_index, table = problem()
     table[3, 2] = float("nan")
     wanted = expected(edge_index, table[edge_index[0]], kind)
@@ -90,7 +90,7 @@ def test_what_there_is_no_kernel_for(table, kind, weight):
     assert CpuBackend().reduce(csc, 0, table, kind, (0, NODES), weight) is None
 
 
-def test_worked_example():
+def test_reduced_rows_of_the_worked_example():
     table = np.array([[1, 2], [3, 4]], np.float32)
     indptr, indices, none = np.array([0, 2, 2]), np.array([1, 0]), np.empty(0, np.float32)
     for kind, wanted in (

@@ -16,7 +16,7 @@ def ints(*values: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("by_edge", [False, True])
-def test_count_until(by_edge: bool) -> None:
+def test_count_until_counts_entries_not_later_than_the_seed(by_edge: bool) -> None:
     """Times 3, 5, 5, 9 and a seed of time 5 leave 3; so for lists of all lengths and times."""
     random = np.random.default_rng(3)
     lengths = np.concatenate([[4], np.arange(3 * temporal.LANES + 5), [5000, 0, 1, 0]])

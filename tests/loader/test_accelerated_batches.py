@@ -85,7 +85,7 @@ def counts_of_seeds(batch, seeds: str) -> dict[str, int]:
     return {key: batch[key].batch_size if key == seeds else 0 for key in batch.node_types}
 
 
-def test_to_hetero() -> None:
+def test_a_model_of_to_hetero_is_accelerated_with_equal_gradients() -> None:
     model = to_hetero_sage().double()
     loader = loader_of(heterogeneous_graph(), hops=2)
     fast = accelerate(model, loader)
@@ -125,7 +125,7 @@ class TwoHeteroConvs(torch.nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["to_hetero mean", "to_hetero max", "sage", "gat"])
-def test_debian_hetero(kind) -> None:
+def test_models_on_a_real_heterogeneous_graph_have_equal_gradients(kind) -> None:
     """Outputs and gradients on batches of a real graph with three node types and six of edges."""
     data = load_real_graph("debian_hetero", None)
     generator = torch.Generator().manual_seed(0)
@@ -162,7 +162,7 @@ class TestSmallBatches:
         monkeypatch.setattr(Acceleration, "_step", noted)
 
     @pytest.mark.parametrize("seeds", [1, 2, 30])
-    def test_homogeneous(self, seeds) -> None:
+    def test_work_is_shared_on_homogeneous_batches_where_it_pays(self, seeds) -> None:
         model = sage(2)
         loader = NeighborLoader(homogeneous_graph(), [3, 2], batch_size=seeds, seed=0)
         fast = accelerate(model, loader)
@@ -175,7 +175,7 @@ class TestSmallBatches:
             if number == 3:
                 break
 
-    def test_heterogeneous(self) -> None:
+    def test_work_is_shared_on_heterogeneous_batches_where_it_pays(self) -> None:
         model = to_hetero_sage().double()
         loader = NeighborLoader(
             heterogeneous_graph(), [2, 1], input_nodes="paper", batch_size=2, seed=0
@@ -207,7 +207,7 @@ class TestSmallBatches:
 
 
 @pytest.mark.parametrize("negatives", [None, "binary"])
-def test_link_prediction(negatives) -> None:
+def test_link_prediction_is_accelerated_with_equal_gradients(negatives) -> None:
     torch.manual_seed(0)
     model = LinkPredictor().double()
     loader = LinkNeighborLoader(
@@ -302,7 +302,7 @@ def test_drawn_models(model, hops, seed) -> None:
 @pytest.mark.parametrize(
     ("name", "cls"), [("cora", GraphSAGE), ("debian", GCN), ("bitcoin_otc", GAT)]
 )
-def test_real_graphs(name, cls, tmp_path) -> None:
+def test_models_on_real_graphs_have_equal_outputs_and_gradients(name, cls, tmp_path) -> None:
     data = load_real_graph(name, tmp_path)
     x = torch.randn(data.num_nodes, 16, dtype=torch.float64)
     data = Data(x=x, edge_index=data.edge_index)

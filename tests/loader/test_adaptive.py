@@ -283,7 +283,7 @@ def test_models_run_faster_on_it() -> None:
     {}, {"disjoint": True}, {"neg_sampling": "binary"}, {"neg_sampling": "triplet"},
     {"exclude_seed_edges": "self"}, {"disjoint": True, "exclude_seed_edges": "self"},
 ], ids=str)  # fmt: skip
-def test_links(given: dict[str, Any], each_backend: str) -> None:
+def test_adaptive_link_batches_pass_the_audit(given: dict[str, Any], each_backend: str) -> None:
     kind, data = ("order", "of", "user"), shop()
     loader = LinkNeighborLoader(
         data, [3, 3], edge_label_index=(kind, None), batch_size=20, seed=1, sampling="adaptive",

@@ -287,7 +287,9 @@ def test_sampling_arguments_beside_a_sampler(given: dict[str, Any]) -> None:
         NeighborLoader(data, [2], neighbor_sampler=NeighborSampler(data, [2]), **given)
 
 
-def test_device_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_variable_must_name_a_device_and_yields_to_the_argument(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PYG_DIRECT_DEVICE", "toaster")
     with pytest.raises(ValueError, match=r"PYG_DIRECT_DEVICE must be 'cpu', 'cuda'.*'toaster'"):
         NeighborLoader(example_graph(), [2])
@@ -335,7 +337,7 @@ def test_an_x_that_shrinks_under_the_loader(loader_class: type) -> None:
 # Odd, but legal ###################################################################################
 
 
-def test_zero_seeds(loader_class: type) -> None:
+def test_a_loader_without_seeds_has_no_batches(loader_class: type) -> None:
     for none in ([], torch.empty(0, dtype=torch.int64), torch.zeros(12, dtype=torch.bool)):
         loader = loader_class(example_graph(), [2], input_nodes=none, batch_size=3)
         assert len(loader) == 0

@@ -18,7 +18,7 @@ def test_in_order_by_default(loader_class: type) -> None:
 
 
 @pytest.mark.pyg("drop_last")
-def test_drop_last(loader_class: type) -> None:
+def test_drop_last_leaves_out_the_smaller_batch(loader_class: type) -> None:
     loader = make(loader_class, drop_last=True)
     assert len(loader) == 2
     assert seeds_of(loader) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]

@@ -208,7 +208,9 @@ def test_ranks_that_share_rows_make_batches_on_the_cpu_where_it_has_no_effect(
         ({"cache_policy": "degree"}, "has no meaning without cache="),
     ],
 )
-def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_the_row_cache_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         NeighborLoader(graph(), [3], **arguments)
 

@@ -30,7 +30,7 @@ def device(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["sage-mean", "gat-attr", "gin", "residual"])
-def test_homogeneous(name, device):
+def test_inference_of_homogeneous_models_on_a_gpu_equals_the_forward(name, device):
     make, extra = HOMOGENEOUS[name]
     model, inputs = make().eval(), graph_inputs(*extra)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def test_homogeneous(name, device):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_heterogeneous(device):
+def test_inference_of_heterogeneous_models_on_a_gpu_equals_the_forward(device):
     model, inputs = HETEROGENEOUS["hgt"]().eval(), hetero_inputs()
     with torch.no_grad():
         expected = copy.deepcopy(model)(**inputs)
@@ -60,7 +60,7 @@ def test_degrees_of_the_whole_graph(extra, options, device):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_several_hops(device):
+def test_inference_of_a_layer_of_several_hops_on_a_gpu_equals_the_forward(device):
     model, inputs = SGConv(WIDTH, 4, K=2).eval(), graph_inputs()
     with torch.no_grad():
         expected = copy.deepcopy(model)(**inputs)

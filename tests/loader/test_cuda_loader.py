@@ -106,7 +106,7 @@ def test_heterogeneous_batches_by_time_and_by_weight(
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_heterogeneous_batches(
+def test_heterogeneous_batches_on_a_gpu_are_those_of_the_cpu(
     device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch, disjoint: bool
 ) -> None:
     data = heterogeneous_graph()
@@ -118,7 +118,9 @@ def test_heterogeneous_batches(
         assert_equal(mine, theirs)
 
 
-def test_link_batches(device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_batches_on_a_gpu_are_those_of_the_cpu(
+    device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def link_batches() -> list[dict[str, Any]]:
         loader = LinkNeighborLoader(
             graph(), num_neighbors=[4, 2], neg_sampling_ratio=1.0, batch_size=200, seed=3

@@ -196,7 +196,9 @@ FOLLOWS = ("user", "follows", "user")
     ],
 )
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_edge_types(link_type: Any, mode: Any, out: set[Any], disjoint: bool) -> None:
+def test_seed_edges_are_left_out_of_their_edge_type_and_its_reverse(
+    link_type: Any, mode: Any, out: set[Any], disjoint: bool
+) -> None:
     data = shop()
     links = data[link_type].edge_index[:, 5:9]
     batch = batch_of(data, (link_type, links), mode, batch_size=4, disjoint=disjoint)
@@ -215,7 +217,7 @@ def test_edge_types(link_type: Any, mode: Any, out: set[Any], disjoint: bool) ->
     assert batch[link_type].num_edges < whole[link_type].num_edges
 
 
-def test_backward_sampling() -> None:
+def test_seed_edges_are_left_out_where_edges_are_followed_from_sources() -> None:
     """Followed from their sources, edges are in the lists of the other ends."""
     data = graph()
     links = data.edge_index[:, LINKS]
@@ -242,7 +244,7 @@ def test_duplicated_links_and_self_loops() -> None:
                 assert batch.e_id[batch.edge_index[1] == i].tolist() == left
 
 
-def test_bidirectional_subgraphs() -> None:
+def test_bidirectional_subgraphs_leave_seed_edges_out_both_ways_only() -> None:
     data = graph()
     links = data.edge_index[:, LINKS]
     batch = batch_of(data, links, "reverse", (3, 3), subgraph_type="bidirectional")

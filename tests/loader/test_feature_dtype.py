@@ -125,7 +125,9 @@ def test_batches_are_those_of_a_conversion_afterwards(dtype: torch.dtype) -> Non
 
 @pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_edge_types(dtype: torch.dtype) -> None:
+def test_batches_of_several_edge_types_are_those_of_a_conversion_afterwards(
+    dtype: torch.dtype,
+) -> None:
     check(NeighborLoader, typed(), dtype, num_neighbors=[4, 3], input_nodes="a")
 
 
@@ -183,12 +185,12 @@ def test_parts_of_a_graph_stay_narrow() -> None:
     assert in_parts(data).data.of_all is data.of_all
 
 
-def test_hgt() -> None:
+def test_hgt_batches_are_those_of_a_conversion_afterwards() -> None:
     check(HGTLoader, typed(), torch.float16, num_samples=[8, 8], input_nodes="a")
 
 
 @pytest.mark.usefixtures("each_backend")
-def test_remote_stores() -> None:
+def test_rows_of_remote_stores_are_converted_where_they_are_features() -> None:
     """What they give for a batch decides, as nothing is known of it before."""
     data = typed()
     data["a"].x = numbers(NODES, 4)
@@ -202,14 +204,14 @@ def test_remote_stores() -> None:
 
 
 @pytest.mark.usefixtures("each_backend")
-def test_links() -> None:
+def test_link_batches_are_those_of_a_conversion_afterwards() -> None:
     options: dict[str, Any] = {"num_neighbors": [3], "neg_sampling": "binary", "batch_size": 200}
     check(LinkNeighborLoader, graph(), torch.float32, **options)
     check(LinkNeighborLoader, typed(), torch.bfloat16, edge_label_index=("a", "to", "b"), **options)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_producers(num_workers: int) -> None:
+def test_batches_of_producers_are_those_of_a_conversion_afterwards(num_workers: int) -> None:
     options: dict[str, Any] = {"num_neighbors": [4, 3], "num_workers": num_workers}
     check(NeighborLoader, graph(), torch.float16, shuffle=True, **options)
     check(NeighborLoader, graph(), torch.float16, filter_per_worker=False, **options)
@@ -224,7 +226,7 @@ def test_in_another_process() -> None:
         assert_same_batch(ours, theirs)
 
 
-def test_resuming() -> None:
+def test_a_converted_epoch_resumes_and_needs_the_same_feature_dtype() -> None:
     options: dict[str, Any] = {"num_neighbors": [3], "batch_size": 10, "seed": 3}
     data = graph()
     whole = list(NeighborLoader(data, feature_dtype=torch.float16, **options))
@@ -269,7 +271,7 @@ def test_an_array_of_numpys_alone() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
-def test_sparse_rows() -> None:
+def test_sparse_rows_are_converted_and_keep_their_layout() -> None:
     data = Data(x=numbers(NODES, WIDTH).half().relu().to_sparse_csr(), edge_index=edges())
     batch = next(iter(NeighborLoader(data, [2], batch_size=4, feature_dtype=torch.float32)))
     assert batch.x.layout == torch.sparse_csr

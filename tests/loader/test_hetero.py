@@ -31,7 +31,7 @@ def test_threads_prefetching_and_seeds_of_many_types():
         (("a", torch.ones(3, dtype=torch.bool)), "needs 40 entries"),
     ],
 )
-def test_bad_seeds(input_nodes, message):
+def test_seeds_of_no_known_type_or_range_are_refused(input_nodes, message):
     with pytest.raises(ValueError, match=message):
         NeighborLoader(graph(), [2], input_nodes=input_nodes)
 

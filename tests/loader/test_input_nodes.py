@@ -22,7 +22,9 @@ INPUT_NODES = {
 
 @pytest.mark.pyg("input_nodes", "batch.batch_size", "batch.input_id")
 @pytest.mark.parametrize("kind", INPUT_NODES)
-def test_input_nodes(loader_class: type, kind: str) -> None:
+def test_input_nodes_of_every_form_give_their_seeds_and_positions(
+    loader_class: type, kind: str
+) -> None:
     nodes, expected, ids = INPUT_NODES[kind]
     loader = make(loader_class, input_nodes=nodes, batch_size=3)
     batches = list(loader)

@@ -136,7 +136,7 @@ def test_negatives_follow_the_key():
     assert sources != destinations, "and so does either end"
 
 
-def test_resume():
+def test_an_epoch_of_links_resumes_after_its_third_batch():
     def loader():
         return LinkNeighborLoader(
             graph(), [3], neg_sampling="binary", batch_size=50, seed=2, shuffle=True
@@ -187,7 +187,7 @@ def test_positions_of_any_shape():
 
 
 @pytest.mark.parametrize("neg_sampling", [None, "binary"])
-def test_no_links(neg_sampling):
+def test_a_loader_without_links_has_no_batches(neg_sampling):
     none = torch.empty(2, 0, dtype=torch.int64)
     for label in (None, torch.empty(0)):
         loader = LinkNeighborLoader(
@@ -252,7 +252,7 @@ def test_the_sampler_works_in_pygs_own_loader():
         ),
     ],
 )
-def test_bad_input(arguments, error, message):
+def test_wrong_arguments_of_a_link_loader_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         next(iter(LinkNeighborLoader(graph(), [2], **arguments)))
 

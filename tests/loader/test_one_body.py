@@ -63,7 +63,9 @@ FANOUTS = {
 @pytest.mark.pyg("num_neighbors", "replace", "sampler.num_neighbors")
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("kind", FANOUTS)
-def test_fan_outs(loader_class: type, kind: str, replace: bool) -> None:
+def test_expanded_nodes_get_their_share_of_each_edge_type(
+    loader_class: type, kind: str, replace: bool
+) -> None:
     """Each node that is expanded gets its share of each edge type, and no other node gets any."""
     data, (given, meant) = hetero_graph(), FANOUTS[kind]
     batch = one_batch(loader_class, data, given, replace=replace)
@@ -117,7 +119,9 @@ INPUT_NODES = {
 
 @pytest.mark.pyg("input_nodes", "batch.input_id", "batch.input_type", "sampler.hetero_output")
 @pytest.mark.parametrize("kind", INPUT_NODES)
-def test_seeds(loader_class: type, kind: str) -> None:
+def test_seeds_of_every_form_give_all_nodes_and_positions_in_order(
+    loader_class: type, kind: str
+) -> None:
     given, nodes, ids = INPUT_NODES[kind]
     data, name = hetero_graph(), given if isinstance(given, str) else given[0]
     loader = loader_class(data, [2, 2], input_nodes=given, batch_size=4)
@@ -228,7 +232,9 @@ def test_trim_to_layer(loader_class: type) -> None:
 @pytest.mark.parametrize("kind", ["directional", "bidirectional", "induced"])
 @pytest.mark.parametrize("hetero", [False, True])
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
-def test_subgraphs(loader_class: type, hetero: bool, kind: str, disjoint: bool) -> None:
+def test_subgraphs_of_each_kind_have_their_nodes_and_edges(
+    loader_class: type, hetero: bool, kind: str, disjoint: bool
+) -> None:
     if disjoint and not issubclass(loader_class, pyg_direct.NeighborLoader) and kind == "induced":
         pytest.skip("PyG refuses disjoint induced subgraphs")
     if disjoint:
@@ -282,7 +288,9 @@ def timed(hetero: bool, by_edge: bool) -> Any:
     ids=["the seeds' own", "input_time", "of edges"],
 )
 @pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
-def test_times(loader_class: type, hetero: bool, by_edge: bool, given: bool, strategy: str) -> None:
+def test_timed_batches_draw_no_neighbour_later_than_the_seed(
+    loader_class: type, hetero: bool, by_edge: bool, given: bool, strategy: str
+) -> None:
     needs_pyg_lib(loader_class)
     data, fanouts = timed(hetero, by_edge), [3, 2]
     store = data["a"] if hetero else data
@@ -316,7 +324,9 @@ def test_times(loader_class: type, hetero: bool, by_edge: bool, given: bool, str
 @pytest.mark.pyg("weight_attr")
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
-def test_weights(loader_class: type, hetero: bool, replace: bool) -> None:
+def test_edges_without_weight_are_never_drawn_and_heavy_ones_always(
+    loader_class: type, hetero: bool, replace: bool
+) -> None:
     """Edges without weight are never drawn; one that has nearly all of it nearly always."""
     needs_pyg_lib(loader_class)
     data: Any = HeteroData() if hetero else Data()

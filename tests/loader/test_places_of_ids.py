@@ -77,7 +77,9 @@ def test_a_transform_that_attaches_targets(
 
 
 @pytest.mark.parametrize("neg_sampling", [None, "binary", "triplet"])
-def test_links(machine: Machine, neg_sampling: str | None) -> None:
+def test_ids_of_link_batches_are_where_pyg_puts_them_on_a_gpu(
+    machine: Machine, neg_sampling: str | None
+) -> None:
     data, machine.used = papers_and_authors(), machine.gpu(0)
     loader = LinkNeighborLoader(
         data, [3], edge_label_index=KEY, neg_sampling=neg_sampling, batch_size=100, shuffle=True

@@ -63,7 +63,7 @@ def test_share_memory_is_taken() -> None:
 
 
 @pytest.mark.pyg("loader.get_iterator")
-def test_get_iterator(loader_class: type) -> None:
+def test_get_iterator_gives_an_epoch_of_the_loader(loader_class: type) -> None:
     for filter_per_worker in (True, False):
         loader = loader_class(
             example_graph(), [-1], batch_size=5, filter_per_worker=filter_per_worker
@@ -72,7 +72,7 @@ def test_get_iterator(loader_class: type) -> None:
 
 
 @pytest.mark.pyg("loader.enable_memory_log")
-def test_memory_log() -> None:
+def test_the_memory_log_has_a_line_for_each_worker() -> None:
     loader = NeighborLoader(example_graph(), [2], batch_size=4, num_workers=2)
     logs = unittest.TestCase().assertLogs(level=logging.DEBUG)
     with logs as logged, loader.enable_memory_log():
@@ -102,7 +102,7 @@ class Frame(torch_geometric.typing.TensorFrame):
 
 
 @pytest.mark.pyg("batch.tensor_frame")
-def test_tensor_frames(loader_class: type) -> None:
+def test_tensor_frames_are_indexed_by_nodes_and_edges_of_the_batch(loader_class: type) -> None:
     data = example_graph()
     data.tf, data.edge_tf = Frame(torch.arange(12) + 5), Frame(torch.arange(20) + 50)
     data.of_the_graph = Frame(torch.arange(3))
@@ -134,7 +134,7 @@ def test_slices_of_the_input() -> None:
 
 @needs_merged_outputs
 @pytest.mark.pyg("sampler.output")
-def test_seed_node() -> None:
+def test_seed_node_and_global_ends_of_a_sampler_output_are_global_ids() -> None:
     out = sampled(3, 1, disjoint=True)
     assert torch.equal(out.seed_node, torch.tensor([3, 1])[out.batch])
     edge_index = example_graph().edge_index

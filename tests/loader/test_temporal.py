@@ -71,7 +71,7 @@ def sorted_by_time(data):
 
 
 @pytest.mark.pyg("is_sorted")
-def test_is_sorted():
+def test_is_sorted_needs_sorted_edges_and_gives_the_same_batch():
     data = graph(30, 300, 50, 0)
     arguments = {"time_attr": "edge_time", "input_time": torch.arange(30), "batch_size": 30}
     with pytest.raises(ValueError, match="is_sorted=True"):
@@ -99,7 +99,7 @@ def test_is_sorted():
         ({}, {"time_attr": "node_time", "temporal_strategy": "first"}, "one of 'uniform', 'last'"),
     ],
 )
-def test_bad_times(change, arguments, message):
+def test_times_of_wrong_kind_or_size_are_refused(change, arguments, message):
     data = graph(5, 20, 9, 0)
     for key, value in change.items():
         data[key] = value

@@ -91,7 +91,7 @@ def test_without_replacement_every_set_has_its_probability(k):
     assert chi_square(observed, np.array([law[key] for key in law])) > ALPHA
 
 
-def test_negative_controls():
+def test_laws_of_weighted_draws_catch_wrong_weights():
     """The tests above see uniform draws, and draws by the wrong weights."""
     probability = np.array(WEIGHTS) / sum(WEIGHTS)
     uniform = draws([1.0, 0.0, 1.0, 1.0, 1.0, 1.0], 4, replace=True)
@@ -292,7 +292,7 @@ def test_a_type_without_zeros_does_not_hide_those_of_another():
         (None, "weight_attr='weight' is not an attribute"),
     ],
 )
-def test_bad_weights(weight, message):
+def test_weights_of_wrong_kind_or_value_are_refused(weight, message):
     data = Data(num_nodes=2, edge_index=torch.tensor([[0, 1], [1, 0]]))
     if weight is not None:
         data.weight = weight

@@ -68,7 +68,7 @@ def walks_of(p: float, q: float, count: int = 60_000) -> np.ndarray:
 
 @pytest.mark.parametrize("p", [0.25, 1.0, 4.0])
 @pytest.mark.parametrize("q", [0.25, 1.0, 4.0])
-def test_node2vec_transitions(p: float, q: float) -> None:
+def test_node2vec_walks_follow_the_laws_of_p_and_q(p: float, q: float) -> None:
     walks = walks_of(p, q)
     assert transition_p(walks[:, :3], p, q) > THRESHOLD
     assert transition_p(walks[:, 2:], p, q) > THRESHOLD, "later steps"
@@ -119,7 +119,7 @@ def edge_weights(data: Data, law: str) -> np.ndarray:
     return 1 / out_degree[row] + 1 / in_degree[col]
 
 
-def test_saint_nodes() -> None:
+def test_saint_nodes_are_drawn_by_their_out_degree() -> None:
     data = saint_graph()
     counts = drawn_counts(GraphSAINTNodeSampler(data, 8), 12)
     degree = np.bincount(data.edge_index[0], minlength=12)
@@ -129,7 +129,7 @@ def test_saint_nodes() -> None:
 
 
 @pytest.mark.parametrize("law", ["pyg", "paper"])
-def test_saint_edges(law: Any) -> None:
+def test_saint_edges_are_drawn_by_their_law(law: Any) -> None:
     """Both ends come from one edge: so pairs of ends are counted."""
     data = saint_graph()
     loader = GraphSAINTEdgeSampler(data, 8, edge_law=law)
@@ -148,7 +148,7 @@ def test_saint_edges(law: Any) -> None:
     assert chi_square(pairs_drawn[used], expected(other)[used]) < THRESHOLD
 
 
-def test_saint_walks() -> None:
+def test_saint_walks_start_uniformly_and_follow_the_transition_matrix() -> None:
     """Starts are uniform, and the nodes after each step follow the transition matrix."""
     data = saint_graph()
     loader = GraphSAINTRandomWalkSampler(data, 8, walk_length=2)
@@ -185,7 +185,7 @@ def inclusion(data: Data, draws: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_saint_coefficients() -> None:
+def test_saint_coefficients_estimate_inclusion_probabilities() -> None:
     """node_norm N is 1 / P(node), edge_norm is P(source) / P(edge), but for counting."""
     data = saint_graph()
     loader = GraphSAINTNodeSampler(data, 6, num_steps=50, sample_coverage=3000, log=False, seed=1)
@@ -255,7 +255,7 @@ def hgt_sets(sampler: HGTSampler, draws: int) -> Counter[frozenset[int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_hgt_draws(k: int) -> None:
+def test_hgt_draws_follow_squared_budgets(k: int) -> None:
     """Budgets are 1 / degree for each edge, and draws go by their squares."""
     sampler = HGTSampler(hgt_graph(), {"paper": [0], "author": [k]})
     seen = hgt_sets(sampler, 8_000)
@@ -289,7 +289,7 @@ def test_hgt_budgets_grow_from_hop_to_hop() -> None:
     assert chi_square(last, np.array([1, 2, 3]) / 6 * 9_000) < THRESHOLD
 
 
-def test_shadow_neighbours() -> None:
+def test_shadow_neighbours_are_drawn_as_uniform_subsets() -> None:
     """Each subset of a root's neighbours is equally likely."""
     data, roots = star(1_000, 9), torch.arange(9, 1_009)
     data.id = torch.arange(data.num_nodes)

@@ -71,11 +71,11 @@ def test_distinct_and_in_range(picks: tuple[np.ndarray, int]) -> None:
     assert ordered.max() == degree - 1
 
 
-def test_single_inclusion(picks: tuple[np.ndarray, int]) -> None:
+def test_each_neighbour_is_drawn_equally_often(picks: tuple[np.ndarray, int]) -> None:
     assert single_inclusion(*picks) > THRESHOLD
 
 
-def test_pairs(picks: tuple[np.ndarray, int]) -> None:
+def test_each_pair_of_neighbours_is_drawn_equally_often(picks: tuple[np.ndarray, int]) -> None:
     assert pairs(*picks) > THRESHOLD
 
 
@@ -105,7 +105,7 @@ def test_every_subset_equally_often(degree: int, k: int) -> None:
 
 @pytest.mark.pyg("replace")
 @pytest.mark.parametrize(("degree", "k"), WITH_REPLACEMENT)
-def test_with_replacement(degree: int, k: int) -> None:
+def test_draws_with_replacement_are_uniform_in_every_slot(degree: int, k: int) -> None:
     drawn = draw(degree, k, 20_000, replace=True)
     assert single_inclusion_with_replacement(drawn, degree) > THRESHOLD
     for j in {0, k // 2, k - 1}:  # every slot alone
@@ -125,7 +125,7 @@ def test_slots_with_replacement_are_independent() -> None:
 
 
 @pytest.mark.parametrize(("degree", "k"), [(7, 3), (100, 70)])
-def test_between_hops(degree: int, k: int) -> None:
+def test_draws_of_two_hops_are_independent(degree: int, k: int) -> None:
     """A node whose in-edges all come from one middle node, which has as many: two equal draws."""
     trees = 20_000
     seed = torch.arange(trees).repeat_interleave(degree)
@@ -172,7 +172,7 @@ def repeated(k: int, degree: int, batches: int, **arguments: object) -> np.ndarr
 
 
 @pytest.mark.parametrize("arguments", [{"seed": 5}, {}], ids=["seed", "torch.manual_seed"])
-def test_between_batches(arguments: dict[str, int]) -> None:
+def test_draws_of_successive_batches_are_independent(arguments: dict[str, int]) -> None:
     degree, k = 20, 6
     drawn = repeated(k, degree, 4000, **arguments)
     assert single_inclusion(drawn, degree) > THRESHOLD

@@ -280,7 +280,7 @@ def test_isolated_seeds_stay(loader_class: type) -> None:
 @pytest.mark.pyg("batch.adj_t")
 @pytest.mark.skipif(not torch_geometric.typing.WITH_TORCH_SPARSE, reason="needs torch_sparse")
 @pytest.mark.parametrize("valued", [False, True])
-def test_adj_t(loader_class: type, valued: bool) -> None:
+def test_adj_t_of_a_batch_has_its_edges_and_values(loader_class: type, valued: bool) -> None:
     from torch_sparse import SparseTensor
 
     data = example_graph()
@@ -334,7 +334,7 @@ def test_edge_index_class(sort_order: str | None) -> None:
 @pytest.mark.pyg("batch.e_id", "batch.edge_index")
 @pytest.mark.parametrize("kind", ["directional", "bidirectional", "induced"])
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_int32_graph(kind: str, disjoint: bool) -> None:
+def test_an_int32_graph_gives_the_batch_of_int64_in_int32(kind: str, disjoint: bool) -> None:
     """PyG needs pyg-lib for these; the batch equals that of the int64 graph, but for one dtype."""
     data = example_graph()
     arguments = dict(subgraph_type=kind, disjoint=disjoint)

@@ -77,7 +77,7 @@ def test_a_graph_as_a_matrix(each_backend: str, layout: str, name: str, kind: st
 
 @pytest.mark.parametrize("name", ["adj_t", "adj"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_backward(layout: str, name: str) -> None:
+def test_a_sparse_matrix_is_followed_backward_like_its_edges(layout: str, name: str) -> None:
     edge_index = distinct_edges()
     plain = NeighborSampler(
         Data(edge_index=edge_index, num_nodes=NODES), [-1], sample_direction="backward"
@@ -91,7 +91,7 @@ def test_backward(layout: str, name: str) -> None:
         assert sorted(mine) == sorted(theirs)
 
 
-def test_types() -> None:
+def test_a_sparse_adj_t_of_an_edge_type_has_the_values_of_its_edges() -> None:
     data, edge_index = HeteroData(), distinct_edges()
     data["a"].num_nodes = data["b"].num_nodes = NODES
     data["a", "to", "b"].adj_t = matrix("adj_t", "csr", edge_index)
@@ -131,7 +131,7 @@ def test_rows_of_a_csr_matrix(each_backend: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_stored_bytes(layout: str) -> None:
+def test_stored_bytes_count_values_and_indices_of_each_layout(layout: str) -> None:
     table = matrix("adj", layout, distinct_edges())
     indices = 2 * 18 if layout == "coo" else 18 + NODES + 1
     assert stored_bytes(table) == 18 * 4 + indices * 8
@@ -158,7 +158,7 @@ def test_a_graph_whose_entries_are_vectors() -> None:
     assert torch.equal(batch.adj_t.to_dense(), full.to_dense())
 
 
-def test_csr_rows() -> None:
+def test_csr_rows_are_taken_in_order_and_bounds_are_checked() -> None:
     table = torch.tensor([[1.0, 0], [0, 2], [0, 0]]).to_sparse_csr()
     index = torch.tensor([2, 1, 1, 0])
     assert torch.equal(csr_rows(table, index).to_dense(), table.to_dense()[index])

@@ -63,7 +63,7 @@ def test_through_containers_and_attributes() -> None:
     assert list(tensors_of(5)) == []
 
 
-def test_through_slots() -> None:
+def test_tensors_in_slots_of_an_object_are_found() -> None:
     a, b, c = numbered(3)
     made = MoreSlots(a, Pair(b, None))
     made.own = c

@@ -524,7 +524,7 @@ def _() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
-def test_name(name: str) -> None:
+def test_private_names_of_pyg_do_what_we_need_of_them(name: str) -> None:
     CHECKS[name]()
 
 
@@ -561,7 +561,9 @@ HOOKS = [
 
 
 @pytest.mark.parametrize(("owner", "name", "parameters"), HOOKS, ids=lambda value: str(value))
-def test_hook(owner: Any, name: str, parameters: list[str]) -> None:
+def test_hooks_of_pyg_have_the_parameters_that_we_give(
+    owner: Any, name: str, parameters: list[str]
+) -> None:
     assert list(inspect.signature(getattr(owner, name)).parameters) == parameters
 
 

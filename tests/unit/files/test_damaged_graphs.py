@@ -67,7 +67,7 @@ def test_a_header_that_is_none(saved: Path, text: str) -> None:
         pyg_direct.open(saved)
 
 
-def test_another_version(saved: Path) -> None:
+def test_a_graph_of_another_version_is_refused(saved: Path) -> None:
     edit_header(saved, lambda content: content.update(version=3))
     with pytest.raises(
         InvalidGraphFileError, match="version 3; this pyg_direct reads versions 1 and 2"
@@ -144,7 +144,7 @@ COMPLAINTS = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_headers(saved: Path, name: str) -> None:
+def test_hostile_headers_are_refused_with_their_complaint(saved: Path, name: str) -> None:
     edit_header(saved, HOSTILE[name])
     with pytest.raises(InvalidGraphFileError, match=COMPLAINTS[name]):
         pyg_direct.open(saved)

@@ -116,7 +116,9 @@ def accuracy(x: torch.Tensor, y: torch.Tensor) -> float:
     "fields",
     [{"num_nodes": 1, "num_classes": 1}, {"num_edges": 0}, {"num_features": 0}, {"num_nodes": 16}],
 )
-def test_smallest_graphs(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_the_smallest_graphs_can_be_generated_and_loaded(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
     data = made(tmp_path, **fields)
     list(pyg_direct.NeighborLoader(data, [2, 2], batch_size=1000))
 
@@ -134,7 +136,9 @@ def test_what_is_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
         made(tmp_path, **fields)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_generate_command_takes_its_options_and_refuses_an_existing_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(tmp_path / "graph")
     command = [path, "--nodes", "2K", "--edges", "0.02M", "--features", "8", "--groups", "100"]
     main(command)

@@ -195,7 +195,7 @@ def test_other_orders_are_refused(tmp_path: Path, order: Any, message: str) -> N
     assert not (tmp_path / "graph").exists()
 
 
-def test_versions(tmp_path: Path) -> None:
+def test_only_graphs_with_moved_rows_have_the_newer_version(tmp_path: Path) -> None:
     """Only graphs that need it have the version that earlier releases refuse."""
     pyg_direct.save(graph(), tmp_path / "plain")
     pyg_direct.save(graph(), tmp_path / "moved", row_order="degree")
@@ -222,7 +222,9 @@ def test_each_type_needs_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 300, 1 << 40])
-def test_damaged_positions(tmp_path: Path, each_backend: str, value: int) -> None:
+def test_damaged_positions_fail_verification_and_never_read_elsewhere(
+    tmp_path: Path, each_backend: str, value: int
+) -> None:
     """Found by `verify`; without it, an error or other rows, never a read elsewhere."""
     folder = tmp_path / "graph"
     pyg_direct.save(graph(), folder, row_order="degree")

@@ -202,7 +202,7 @@ def without_edge_ids(batch: HeteroData) -> HeteroData:
     return batch
 
 
-def test_link_batches(tmp_path: Any) -> None:
+def test_link_batches_of_an_opened_graph_are_those_of_the_saved_one(tmp_path: Any) -> None:
     back, data = opened(attributed_graph(), tmp_path), by_destination(attributed_graph())
     links = torch.randint(200, (2, 50))
     options: dict[str, Any] = {

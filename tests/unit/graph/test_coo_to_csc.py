@@ -91,7 +91,9 @@ def test_errors_of_few_edges(
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 64])
 @pytest.mark.parametrize("num_nodes", [1, 3, 100, 900])
-def test_several_threads(monkeypatch: pytest.MonkeyPatch, cores: int, num_nodes: int) -> None:
+def test_edges_compressed_by_several_threads_are_sorted_by_destination(
+    monkeypatch: pytest.MonkeyPatch, cores: int, num_nodes: int
+) -> None:
     chunks = []
     run_all = sorting.run_all
     monkeypatch.setattr(sorting, "MIN_EDGES_PER_THREAD", 50)
@@ -219,7 +221,9 @@ BAD_EDGES = [
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 @pytest.mark.parametrize(("row", "col", "trusted", "message"), BAD_EDGES)
-def test_bad_edges(row: Any, col: Any, trusted: bool, message: str, dtype: type) -> None:
+def test_edges_out_of_range_are_refused_with_their_position(
+    row: Any, col: Any, trusted: bool, message: str, dtype: type
+) -> None:
     with pytest.raises(ValueError, match=message):
         compress(np.array(row, dtype), np.array(col, dtype), 3, 3, trusted)
 
@@ -254,21 +258,21 @@ def test_ids_at_the_boundary_of_int32() -> None:
 # The kernels' own examples ########################################################################
 
 
-def test_count_buckets() -> None:
+def test_count_buckets_counts_edges_by_destination_range() -> None:
     counts = np.zeros(2, np.int64)
     row, col = np.zeros(3, np.int64), np.array([2, 0, 3])
     assert kernels.count_buckets(row, col, 0, 3, 1, 4, 1, counts) == (0, -1)
     assert counts.tolist() == [1, 2]
 
 
-def test_fill_buckets() -> None:
+def test_fill_buckets_writes_edges_in_order_to_their_bucket() -> None:
     edge, next_place = np.zeros(3, np.int64), np.array([0, 1])
     kernels.fill_buckets(np.array([2, 0, 3]), 0, 3, 1, next_place, edge)
     assert edge.tolist() == [1, 0, 2]
     assert next_place.tolist() == [1, 3]
 
 
-def test_sort_buckets() -> None:
+def test_sort_buckets_writes_a_csc_part_in_stable_order() -> None:
     indptr, indices, perm = np.zeros(4, np.int64), np.arange(3), np.zeros(3, np.int64)
     row, col = np.array([5, 6, 7]), np.array([2, 0, 2])
     kernels.sort_buckets(row, col, 0, 1, 2, np.array([0, 3]), indices, indptr, indices, perm)
@@ -324,7 +328,9 @@ def test_index_to_ptr(col: list[int], num_nodes: int, expected: list[int]) -> No
         ([1, 1], [-1, 1], (kernels.BAD_DESTINATION, 0)),
     ],
 )
-def test_copy_sorted(row: list[int], col: list[int], expected: tuple[int, int]) -> None:
+def test_copy_sorted_copies_rows_up_to_the_first_bad_edge(
+    row: list[int], col: list[int], expected: tuple[int, int]
+) -> None:
     row_, col_, indices = np.array(row, np.int64), np.array(col, np.int64), np.zeros(2, np.int32)
     assert kernels.copy_sorted(row_, col_, 2, 2, indices) == expected
     done = len(row) if expected[0] == kernels.OK else expected[1]

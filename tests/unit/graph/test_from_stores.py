@@ -78,7 +78,7 @@ def test_links_and_custom_class():
 
 
 @pytest.mark.pyg("data", "batch.remote_stores")
-def test_homogeneous_stores():
+def test_homogeneous_stores_give_batches_of_their_rows_and_edges():
     features, edges = MyFeatureStore(), MyGraphStore()
     x = torch.randn(30, 2)
     features.put_tensor(x, group_name=None, attr_name="x", index=None)

@@ -29,7 +29,7 @@ def test_degrees_by_type() -> None:
         assert degrees.tolist() == expected.tolist()
 
 
-def test_the_example() -> None:
+def test_expected_visits_of_the_worked_example() -> None:
     """Ten seeds, batches of five; node 10 has edges to seeds 0 and 1 alone."""
     data = Data(edge_index=torch.tensor([[10, 10], [0, 1]]), num_nodes=11)
     csc = graph_of(data).csc

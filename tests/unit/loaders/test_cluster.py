@@ -119,7 +119,9 @@ def test_odd_numbers_of_parts(num_parts: int, recursive: bool) -> None:
     assert len(parts) == num_parts
 
 
-def test_without_pymetis(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_without_pymetis_name_its_installation_and_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(ImportError, match=r"pip install pymetis\. .* partition="):
         ClusterData(graph(), 3, log=False)

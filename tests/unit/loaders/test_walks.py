@@ -90,7 +90,7 @@ def typed_graph() -> HeteroData:
     return data
 
 
-def test_metapath_walks() -> None:
+def test_metapath_walks_end_where_no_edge_goes_on() -> None:
     path = [("author", "wrote", "paper"), ("paper", "at", "venue"), ("venue", "has", "paper")]
     walks = metapath_walk(typed_graph(), torch.tensor([0, 1]), path)
     assert walks.tolist() == [[0, 0, -1, -1], [1, 1, 0, 1]], "author 0's paper is at no venue"

@@ -135,7 +135,7 @@ def test_worker_init_fn_runs_once_in_each_producer():
 
 
 @pytest.mark.pyg("timeout")
-def test_timeout():
+def test_a_batch_later_than_the_timeout_is_an_error():
     loader = NeighborLoader(
         graph(),
         [3],
@@ -206,7 +206,7 @@ def test_an_iterator_outlives_its_loader():
 
 
 @pytest.mark.pyg("loader.pickle")
-def test_pickle():
+def test_an_unpickled_loader_gives_the_same_epoch():
     loader = NeighborLoader(graph(), [3, 3], batch_size=10, num_workers=2, seed=3, shuffle=True)
     expected = [batch.e_id for batch in loader]
     fresh = NeighborLoader(graph(), [3, 3], batch_size=10, num_workers=2, seed=3, shuffle=True)
@@ -275,7 +275,7 @@ for num_workers in {numbers_of_workers}:
 """
 
 
-def test_ctrl_c():
+def test_ctrl_c_interrupts_an_epoch_with_and_without_workers():
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW_EPOCH.format(numbers_of_workers=(0, 2))],
         stdout=subprocess.PIPE,

@@ -25,7 +25,7 @@ ALL_ROWS = {"sage-norm", "gin", "sage-jk-lstm", "gcn-weight"}
 
 @pytest.mark.parametrize("training", [False, True], ids=["evaluating", "training"])
 @pytest.mark.parametrize("name", HOMOGENEOUS)
-def test_homogeneous_models(name, training) -> None:
+def test_homogeneous_models_have_equal_outputs_and_gradients(name, training) -> None:
     make, extra = HOMOGENEOUS[name]
     model = make().double().train(training)
     for module in model.modules():
@@ -66,7 +66,7 @@ def test_evaluation_in_inference_mode(name) -> None:
 
 
 @pytest.mark.parametrize("name", HETEROGENEOUS)
-def test_heterogeneous_models(name) -> None:
+def test_heterogeneous_models_have_equal_outputs_and_gradients(name) -> None:
     model = HETEROGENEOUS[name]().double()
     loader = loader_of(heterogeneous_graph(), hops=2)
     fast = accelerate(model, loader)

@@ -253,7 +253,7 @@ def test_training_takes_the_same_way() -> None:
 
 
 @pytest.mark.parametrize("cls", [GraphSAGE, GCN])
-def test_mixed_precision(cls, loader, batch) -> None:
+def test_mixed_precision_gives_outputs_and_gradients_of_the_plain_model(cls, loader, batch) -> None:
     model = cls(WIDTH, 16, 2, OUT)
     fast, x = accelerate(model, loader), batch.x.float()
     found = []
@@ -286,14 +286,14 @@ def test_norms_by_row(norm, loader, batch) -> None:
 
 
 @pytest.mark.parametrize("jk", ["cat", "max", "lstm"])
-def test_jumping_knowledge(jk, loader, batch) -> None:
+def test_jumping_knowledge_gives_the_output_of_the_plain_model(jk, loader, batch) -> None:
     model = sage(jk=jk)
     fast = accelerate(model, loader)
     torch.testing.assert_close(fast(batch.x, batch.edge_index), reference(model, batch))
     assert fast.acceleration.forms()["sums"] == "products"
 
 
-def test_gradient_checkpointing(loader, batch) -> None:
+def test_gradient_checkpointing_gives_the_gradients_of_the_plain_model(loader, batch) -> None:
     model = sage()
     fast, x = accelerate(model, loader), batch.x.clone().requires_grad_()
     out = checkpoint(fast, x, batch.edge_index, use_reentrant=False)
@@ -342,7 +342,7 @@ def test_distributed_data_parallel(tmp_path) -> None:
     assert "Call accelerate first and wrap its result" in done.stdout
 
 
-def test_compiled_models(loader, batch) -> None:
+def test_models_are_compiled_after_acceleration_and_not_before(loader, batch) -> None:
     model = sage()
     with pytest.raises(ValueError, match="got it wrapped in OptimizedModule"):
         accelerate(torch.compile(model, backend="eager"), loader)
@@ -361,7 +361,7 @@ def test_models_that_are_compiled_in_place_are_refused(part, named, loader) -> N
         accelerate(model, loader)
 
 
-def test_bad_arguments(loader) -> None:
+def test_wrong_arguments_of_accelerate_are_refused(loader) -> None:
     with pytest.raises(TypeError, match=r"must be a torch.nn.Module, got function"):
         accelerate(sage, loader)
     with pytest.raises(TypeError, match="needs at least one loader"):

@@ -102,7 +102,7 @@ def check(name, training, certify, batches):
 @pytest.mark.parametrize("certify", [True, False], ids=["compared", "alone"])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
 @pytest.mark.parametrize("name", DEFAULT)
-def test_models(name, training, certify, batches):
+def test_a_sample_of_models_has_equal_outputs_and_gradients(name, training, certify, batches):
     check(name, training, certify, batches)
 
 
@@ -111,5 +111,5 @@ def test_models(name, training, certify, batches):
 @pytest.mark.parametrize("certify", [True, False], ids=["compared", "alone"])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in DEFAULT])
-def test_all_models(name, training, certify, batches):
+def test_all_models_have_equal_outputs_and_gradients(name, training, certify, batches):
     check(name, training, certify, batches)

@@ -20,7 +20,7 @@ LOADERS = {
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_whole_subgraphs(name) -> None:
+def test_models_on_whole_subgraphs_run_as_they_are_with_a_warning(name) -> None:
     model, loader = GraphSAGE(6, 8, 2, 4).eval(), LOADERS[name]()
     with pytest.warns(UserWarning, match=f"{name} are whole subgraphs"):
         fast = accelerate(model, loader)

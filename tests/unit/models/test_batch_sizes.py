@@ -34,7 +34,7 @@ def test_what_cannot_be_told_has_all_rows() -> None:
     assert len(sizes((2, 5), (0, 4)).seeds_of(torch.ones(6, 2))) == 6
 
 
-def test_containers() -> None:
+def test_rows_of_seeds_are_cut_out_of_every_container() -> None:
     made = sizes((2, 5), (2, 5), None)
     rows = torch.ones(5, 2)
     assert len(made.seeds_of(rows)) == 2

@@ -367,7 +367,7 @@ def reference_of(model, x, batch):
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(context, loader, batch) -> None:
+def test_a_check_without_gradients_keeps_the_model_accelerated(context, loader, batch) -> None:
     model = GraphSAGE(WIDTH, 8, 2, OUT).eval()
     fast = accelerate(model, loader)
     with context():

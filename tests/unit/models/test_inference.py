@@ -53,7 +53,7 @@ def small_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("name", HOMOGENEOUS)
-def test_homogeneous_models(name, small_blocks):
+def test_inference_of_homogeneous_models_equals_the_forward(name, small_blocks):
     make, extra = HOMOGENEOUS[name]
     model, inputs = make(), graph_inputs(*extra)
     found = inference(model, Data(**inputs), tuple(inputs), num_workers=small_blocks)
@@ -93,13 +93,13 @@ def test_powers_in_place(small_blocks):
 
 
 @pytest.mark.parametrize("name", HETEROGENEOUS)
-def test_heterogeneous_models(name, small_blocks):
+def test_inference_of_heterogeneous_models_equals_the_forward(name, small_blocks):
     model = HETEROGENEOUS[name]()
     found = inference(model, hetero_data(), num_workers=small_blocks)
     assert_close(found, forward(model, hetero_inputs()))
 
 
-def test_to_hetero(small_blocks):
+def test_inference_of_a_model_of_to_hetero_equals_the_forward(small_blocks):
     model, inputs = to_hetero_sage(), hetero_inputs()
     found = inference(model, hetero_data(), num_workers=small_blocks)
     expected = forward(model, {"x": inputs["x_dict"], "edge_index": inputs["edge_index_dict"]})
@@ -139,7 +139,7 @@ class TestSeveralHops:
         assert_close(found, forward(model, inputs))
 
     @pytest.mark.parametrize("make", [lambda: GatedGraphConv(WIDTH, 3), LGConv])
-    def test_others(self, make, small_blocks):
+    def test_inference_of_other_models_equals_the_forward(self, make, small_blocks):
         model, inputs = make(), graph_inputs()
         assert_close(inference(model, Data(**inputs)), forward(model, inputs))
 
@@ -170,7 +170,9 @@ def test_means_over_more_rows_than_half_precision_counts():
 class TestDegrees:
     @pytest.mark.parametrize("options", [{}, {"improved": True}, {"add_self_loops": False}])
     @pytest.mark.parametrize("weighted", [False, True])
-    def test_gcn(self, options, weighted, small_blocks):
+    def test_inference_of_gcn_equals_the_forward_with_every_normalization(
+        self, options, weighted, small_blocks
+    ):
         inputs = graph_inputs(*(["edge_weight"] if weighted else []))
         inputs["edge_index"][:, ::9] = inputs["edge_index"][1, ::9]  # self loops, some twice
         model = basic(GCN, 3, **options)()
@@ -277,22 +279,22 @@ class TestRefusals:
             ({"fallback": "edges"}, "fallback"),
         ],
     )
-    def test_arguments(self, arguments, message):
+    def test_inference_refuses_wrong_arguments(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             inference(basic(GraphSAGE)(), Data(**graph_inputs()), **arguments)
 
-    def test_data(self):
+    def test_inference_refuses_data_of_no_graph(self):
         with pytest.raises(TypeError, match="HeteroData"):
             inference(basic(GraphSAGE)(), graph_inputs())
 
-    def test_model(self):
+    def test_inference_refuses_a_class_for_a_model(self):
         with pytest.raises(TypeError, match="got the class GraphSAGE; call it"):
             inference(GraphSAGE, Data(**graph_inputs()))
 
 
 class TestData:
     @pytest.mark.filterwarnings("ignore:Sparse")
-    def test_adjacency(self):
+    def test_inference_takes_a_sparse_adj_t(self):
         pytest.importorskip("torch_sparse")
         inputs, model = graph_inputs(), basic(GraphSAGE)()
         row, col = inputs["edge_index"]
@@ -313,7 +315,7 @@ class TestData:
         inputs["x"] = torch.cat([inputs["x"], inputs["x"]], dim=1)[:, ::2]
         assert_close(inference(model, Data(**inputs)), forward(model, inputs))
 
-    def test_no_edges(self):
+    def test_inference_of_a_graph_without_edges_equals_the_forward(self):
         inputs, model = graph_inputs(), basic(GraphSAGE)()
         inputs["edge_index"] = inputs["edge_index"][:, :0]
         assert_close(inference(model, Data(**inputs)), forward(model, inputs))
@@ -328,7 +330,7 @@ class TestData:
         assert torch.equal(torch.get_rng_state(), draws)
         assert torch.get_num_threads() == threads
 
-    def test_narrow_layers(self):
+    def test_narrow_layers_give_float32_outputs_close_to_the_forward(self):
         for name in ("sage-sum", "gat-attr", "gcn", "residual"):
             make, extra = HOMOGENEOUS[name]
             model, inputs = make(), graph_inputs(*extra)

@@ -182,7 +182,7 @@ def test_graphs_that_say_nothing_of_their_nodes(size, said) -> None:
     assert said == []
 
 
-def test_saved_graphs(size, said, tmp_path) -> None:
+def test_the_self_check_of_inference_runs_on_saved_graphs(size, said, tmp_path) -> None:
     pyg_direct.save(GRAPH, tmp_path / "graph")
     saved = pyg_direct.open(tmp_path / "graph")
     net = Net().eval()

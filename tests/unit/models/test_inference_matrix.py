@@ -67,7 +67,7 @@ def check(name, monkeypatch, block_bytes):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", DEFAULT)
-def test_small_blocks(name, monkeypatch):
+def test_inference_in_small_blocks_equals_the_forward(name, monkeypatch):
     check(name, monkeypatch, 3000)
 
 

@@ -37,7 +37,7 @@ def test_an_accelerated_model(change) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:pyg_direct.accelerate runs")  # the loader is another one
-def test_after_training() -> None:
+def test_inference_after_accelerated_training_uses_the_trained_parameters() -> None:
     model, loader = fast_model()[1], NeighborLoader(GRAPH, [3, 3], batch_size=10)
     fast = accelerate(model, loader)
     for batch in loader:

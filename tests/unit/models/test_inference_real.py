@@ -114,7 +114,7 @@ def test_a_small_real_graph():
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", REAL_GRAPHS)
 @pytest.mark.parametrize("name", MODELS)
-def test_real_graphs(graph, name, tmp_path):
+def test_inference_on_real_graphs_equals_the_forward(graph, name, tmp_path):
     data = with_features(graph, tmp_path)
     compare(MODELS[name](data), data, ("x", "edge_index"))
     if name in ON_EDGES:
@@ -125,7 +125,7 @@ def test_real_graphs(graph, name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
 @pytest.mark.parametrize("name", MODELS)
-def test_variants(name, variant, tmp_path):
+def test_inference_of_model_variants_equals_the_forward(name, variant, tmp_path):
     options = VARIANTS[variant]
     if options["norm"] == "torch":  # an instance in place of a name
         options = {**options, "norm": torch.nn.LayerNorm(8)}
@@ -171,7 +171,7 @@ class Hetero(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sage", "gat", "hgt"])
-def test_debian_hetero(kind):
+def test_inference_on_a_real_heterogeneous_graph_equals_the_forward(kind):
     data = load_real_graph("debian_hetero", None)
     for node_type in data.node_types:
         data[node_type].x = torch.randn(data[node_type].num_nodes, 8)

@@ -60,7 +60,9 @@ def steps(model: Any, call: Any, given: list[tuple[Any, Any]], training: bool) -
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("behind", [False, True], ids=["between", "behind"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_many_forwards(layer: str, behind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_forwards_run_accelerated_with_equal_outputs(
+    layer: str, behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """None differs, none raises, and none but one runs as the plain model."""
     monkeypatch.setattr(StepCosts, "pay", lambda *args: True)
     loader, wrong = graph_loader(), {}

@@ -141,7 +141,7 @@ def graph():
 
 @pytest.mark.parametrize("certify", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_steps(name, certify, graph) -> None:
+def test_accelerated_steps_run_in_the_modes_of_the_caller(name, certify, graph) -> None:
     torch.manual_seed(0)
     net, loader = InModes(name), loader_of(graph)
     fast = accelerate(net, loader, certify=certify)
@@ -162,7 +162,9 @@ def test_steps(name, certify, graph) -> None:
 
 @pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 2}], ids=["1", "2"])
 @pytest.mark.parametrize("name", CASES)
-def test_inference(name, options, graph, monkeypatch) -> None:
+def test_inference_runs_in_the_modes_of_the_caller_and_restores_them(
+    name, options, graph, monkeypatch
+) -> None:
     monkeypatch.setattr("pyg_direct.models.inference.executor.BLOCK_BYTES", 1 << 9)
     torch.manual_seed(0)
     net = InModes(name).eval()

@@ -59,7 +59,7 @@ def test_ranks_are_those_of_a_loop_over_all_pairs(
         assert found.candidates.tolist() == candidates
 
 
-def test_metrics() -> None:
+def test_ranks_of_links_give_mrr_and_hits_with_and_without_known_links() -> None:
     scores = torch.tensor([[9.0, 3, 5, 1], [0, 1, 2, 3]])
     source, destination, score = looked_up(scores, 4)
     links = torch.tensor([[0, 0, 1], [1, 2, 3]])

@@ -85,7 +85,7 @@ def test_small_batches_are_named(loader, batch, monkeypatch) -> None:
     )
 
 
-def test_of_types() -> None:
+def test_a_heterogeneous_model_names_the_loader_of_a_foreign_batch() -> None:
     graph = heterogeneous_graph(torch.float32)
 
     class Sage(nn.Module):

@@ -185,7 +185,7 @@ ON_CUDA = {"cudnn_batch_norm", "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell", 
 
 
 @pytest.mark.parametrize(("func", "args"), OWN, ids=lambda v: str(v) if callable(v) else "")
-def test_own_samples(func, args):
+def test_our_samples_of_operations_agree_with_their_rules(func, args):
     assert any([compare(func, args, {}, chosen) for chosen in choices_of_rows(args, {})])
 
 
@@ -237,7 +237,7 @@ def test_all_samples_of_torch():
     assert sum(applied.values()) > 10_000
 
 
-def test_recurrent_layers():
+def test_a_recurrent_layer_keeps_sequences_apart():
     lstm, x = torch.nn.LSTM(3, 4, bidirectional=True).eval(), row(2, 5, 3)
     with torch.no_grad(), Calls() as calls:
         lstm(x)

@@ -30,7 +30,7 @@ def problem(**kwargs):
 
 
 class TestFiles:
-    def test_one_tensor(self, tmp_path):
+    def test_an_output_of_one_tensor_is_written_as_one_file(self, tmp_path):
         model, data = problem()
         found = inference(model, data, out=tmp_path / "emb.npy")
         assert torch.equal(found, inference(model, data))
@@ -121,7 +121,7 @@ class TestBudget:
         found = inference(SummedInPlace(), data, memory_bytes=messages_bytes, num_workers=1)
         torch.testing.assert_close(found, SummedInPlace()(data.x, data.edge_index))
 
-    def test_narrow_layers(self, made):
+    def test_narrow_layers_are_stored_narrow_but_for_the_last(self, made):
         model, data = problem()
         inference(model, data, dtype=torch.bfloat16, certify=False)
         kinds = [dtype for _, dtype, _ in made]
@@ -155,7 +155,9 @@ def interrupt(monkeypatch, after):
 
 class TestResume:
     @pytest.mark.parametrize("after", [0, 1, 2])
-    def test_same_result(self, after, tmp_path, monkeypatch):
+    def test_an_interrupted_inference_resumes_to_the_same_result(
+        self, after, tmp_path, monkeypatch
+    ):
         model, data = problem(jk="cat")
         expected, out = inference(model, data), tmp_path / "emb.npy"
         options = {"out": out, "resume": True, "num_workers": 1}
@@ -248,7 +250,7 @@ def test_sigkill_at_any_moment(tmp_path):
 
 
 class TestStore:
-    def test_checksum(self):
+    def test_the_checksum_depends_on_values_shapes_dtypes_and_names(self):
         table = torch.arange(6.0).view(2, 3)
         base = checksum_of({"a": table, "b": 1})
         assert checksum_of({"b": 1, "a": table.clone()}) == base

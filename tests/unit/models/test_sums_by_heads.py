@@ -74,11 +74,11 @@ def hooked() -> GATConv:
     ],
     ids=["hook", "subclass", "maximum", "flow", "scaled products"],
 )
-def test_other_layers(make, form, calls) -> None:
+def test_sums_of_other_layers_take_their_form(make, form, calls) -> None:
     assert form in check(One(make()))["sums"]
 
 
-def test_second_gradients() -> None:
+def test_second_gradients_of_attention_are_those_of_the_plain_model() -> None:
     loader, model = loader_of(homogeneous_graph()), One(GATConv(WIDTH, 3, heads=2)).double()
     fast, batch = accelerate(model, loader), next(iter(loader))
     found = []

@@ -128,7 +128,7 @@ LAYOUTS = {
 
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_sparse_features(layout, loader, batch) -> None:
+def test_sparse_features_give_the_outputs_of_the_plain_model(layout, loader, batch) -> None:
     torch.manual_seed(0)
     model = Projecting()
     fast = accelerate(model, loader)
@@ -146,7 +146,7 @@ def reference_of(model, x, batch):
     return model(x, batch.edge_index.as_tensor())[: batch.batch_size]
 
 
-def test_sparse_outputs(loader, batch) -> None:
+def test_sparse_outputs_are_returned_as_they_are(loader, batch) -> None:
     class Sparse(Net):
         def forward(self, x, edge_index):
             return super().forward(x, edge_index), torch.eye(3).to_sparse()

@@ -78,7 +78,7 @@ def test_the_device_of_the_model(cuda: FakeCuda) -> None:
         ([0, 9, 8, 0], 0, 3, 1, "the one with most"),
     ],
 )
-def test_several_devices(
+def test_a_process_on_several_devices_takes_that_of_its_rank(
     cuda: FakeCuda, held: list[int], current: int, rank: int | None, expected: int, why: str
 ) -> None:
     cuda.held, cuda.current = held, current

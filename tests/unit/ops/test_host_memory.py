@@ -37,14 +37,16 @@ def test_a_system_that_does_not_tell(root: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "above", "expected"), [("max", "max", 4000 << 10), ("7", "max", 7), ("9", "5", 5)]
 )
-def test_version_2(root: Path, own: str, above: str, expected: int) -> None:
+def test_the_smallest_limit_of_nested_groups_of_version_2_counts(
+    root: Path, own: str, above: str, expected: int
+) -> None:
     (root / "groups").write_text("1:cpu:/x\n0::/a/b:c\n")
     limit(root / "fs/a/b:c/memory.max", own)
     limit(root / "fs/a/memory.max", above)
     assert usable_bytes() == expected
 
 
-def test_version_1(root: Path) -> None:
+def test_the_limit_of_a_group_of_version_1_counts(root: Path) -> None:
     (root / "groups").write_text("4:cpu,memory:/a\n3:cpuset:/\n0::/\n")
     limit(root / "fs/memory/a/memory.limit_in_bytes", "77\n")
     limit(root / "fs/memory/memory.limit_in_bytes", "9223372036854771712\n")

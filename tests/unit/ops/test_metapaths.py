@@ -52,7 +52,9 @@ def test_counts_are_those_of_items_that_ask_one_after_another(
 @pytest.mark.parametrize(
     ("fanout", "degrees", "counts"), [(3, [1, 9], [1, 5]), (3, [2, 8, 8], [2, 3, 4])]
 )
-def test_the_examples(fanout: int, degrees: list[int], counts: list[int]) -> None:
+def test_metapath_budgets_of_the_worked_examples(
+    fanout: int, degrees: list[int], counts: list[int]
+) -> None:
     budgets = MetapathBudgets(csc_of([(0, 0)], 1), np.array([[fanout]]), CPU)
     budgets.begin([len(degrees)], False)
     assert budgets.counts(0, torch.tensor(degrees)).tolist() == counts

@@ -169,7 +169,7 @@ def test_memory_is_given_back_with_the_last_view(device: Any) -> None:
         assert torch.equal(rows.cpu(), 2 * TABLE[INDEX])
 
 
-def test_copies(device: Any) -> None:
+def test_copies_of_a_unified_tensor_have_their_own_rows(device: Any) -> None:
     u = pyg_direct.unified(TABLE.clone())
     for twin in (copy.deepcopy(u), pickle.loads(pickle.dumps(u))):
         assert isinstance(twin, UnifiedTensor)

@@ -202,7 +202,7 @@ def test_links_and_a_narrower_feature_dtype(tmp_path: Path) -> None:
         assert one.edge_index.dtype == torch.int32
 
 
-def test_types(tmp_path: Path) -> None:
+def test_a_partitioned_heterogeneous_graph_gives_the_batches_of_the_whole(tmp_path: Path) -> None:
     data = hetero()
     parted = opened(data, tmp_path, 2)
     options = {"batch_size": 16, "seed": 3}
@@ -387,7 +387,7 @@ def test_the_data_is_no_whole_graph(tmp_path: Path, three_parts: Any) -> None:
         loader([0])
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
+def test_wrong_arguments_of_partition_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "parts"
     with pytest.raises(ValueError, match="parts must be in"):
         pyg_direct.partition(DATA, path, 2000)

@@ -43,7 +43,9 @@ def test_parts_are_those_given() -> None:
     ],
     ids=str,
 )
-def test_refused(value: Any, typed: bool, error: Any, message: str) -> None:
+def test_owners_of_wrong_kind_or_range_are_refused(
+    value: Any, typed: bool, error: Any, message: str
+) -> None:
     with pytest.raises(error, match=message):
         parts_of(value, typed)
 

@@ -17,7 +17,7 @@ def loader_of(**arguments: Any) -> NeighborLoader:
     return NeighborLoader(example_graph(), [2], batch_size=2, **arguments)
 
 
-def test_without_ranks() -> None:
+def test_a_split_without_ranks_is_not_given_and_takes_its_options() -> None:
     options = {"batch_size": 2, "split_by_rank": False, "rank": None, "world_size": None}
     split = take_split(options, None)
     assert split == Split(None, None, "pad")
@@ -79,7 +79,9 @@ SEEDED = {"seed": 0, "rank": 0, "world_size": 2}
         ),
     ],
 )
-def test_refused(arguments: dict[str, Any], error: type, message: str) -> None:
+def test_wrong_arguments_of_a_split_are_refused(
+    arguments: dict[str, Any], error: type, message: str
+) -> None:
     with pytest.raises(error, match=message):
         NeighborLoader(example_graph(), [2], **{"batch_size": 2, **arguments})
 

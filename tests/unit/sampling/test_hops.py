@@ -61,7 +61,7 @@ def test_the_same_batches(
                 assert_equal(got, want)
 
 
-def test_types() -> None:
+def test_heterogeneous_batches_sampled_elsewhere_are_those_of_this_process() -> None:
     for got, want in zip(
         batches(Elsewhere(), hetero=True), batches(None, hetero=True), strict=True
     ):

@@ -302,7 +302,9 @@ def test_what_is_refused() -> None:
 
 
 @pytest.mark.parametrize("typed", [False, True])
-def test_the_command(tmp_path: Path, capsys: Any, typed: bool) -> None:
+def test_the_audit_command_exits_by_findings_and_wrong_arguments(
+    tmp_path: Path, capsys: Any, typed: bool
+) -> None:
     pyg_direct.save(graph(False, typed), tmp_path / "graph")
     given = [str(tmp_path / "graph"), "--fanout", "5,3", "--batches", "3", "--batch-size", "16"]
     given += ["--seed-type", "item"] if typed else []

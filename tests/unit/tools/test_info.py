@@ -243,7 +243,9 @@ def test_why_loaders_stay_on_the_cpu(changes: dict[str, Any], meaning: str) -> N
          "'gpu' names no device", "unset PYG_DIRECT_DEVICE"),
     ],
 )  # fmt: skip
-def test_every_mismatch(changes: dict[str, Any], what: str, fix: str) -> None:
+def test_every_mismatch_is_one_problem_with_its_fix(
+    changes: dict[str, Any], what: str, fix: str
+) -> None:
     found = problems(**changes)
     assert [bool(re.search(what, p.what) and re.search(fix, p.fix)) for p in found] == [True]
 
@@ -342,7 +344,7 @@ def test_whatever_fails_the_report_does_not() -> None:
 
 
 @pytest.mark.slow
-def test_this_machine() -> None:
+def test_a_report_of_this_machine_imports_no_pyg_and_makes_no_context() -> None:
     """The real questions, in a process of their own: no PyG, no CuPy, no context."""
     code = (
         "import sys, torch; from pyg_direct import info; text = info.report(bandwidth=False);"
@@ -356,7 +358,7 @@ def test_this_machine() -> None:
     assert "numba's kernel cache:   /" in done.stdout
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_info_command_prints_problems(capsys: pytest.CaptureFixture[str]) -> None:
     info.main(["--no-bandwidth"])
     assert "problems:" in capsys.readouterr().out
 

@@ -132,7 +132,9 @@ def test_a_plan_of_a_typed_graph(tmp_path, capsys: pytest.CaptureFixture[str]) -
     assert "--seed-type must be one of paper, author, institution." in capsys.readouterr().err
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_command_prints_the_batch_and_the_machine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     arguments = "--nodes 2000 --edges 9000 --fanout 5,5 --batch-size 64 --machine pcie3-16gb"
     plan.main(arguments.split(" "))
     text = capsys.readouterr().out
@@ -263,7 +265,9 @@ def test_degrees_that_are_no_counts_are_refused(degrees, tmp_path, capsys) -> No
         (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
     ],
 )
-def test_wrong_numbers(arguments, message, capsys) -> None:
+def test_wrong_numbers_of_the_plan_command_end_it_with_a_message(
+    arguments, message, capsys
+) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
         plan.main([*SMALL.split(" "), *arguments])
     assert message in capsys.readouterr().err
@@ -282,7 +286,7 @@ def test_wrong_numbers(arguments, message, capsys) -> None:
         (["--nodes", "10", "--edges", "20", "--seed-type", "a"], "--seed-type needs --graph"),
     ],
 )
-def test_bad_arguments(arguments, message, capsys) -> None:
+def test_wrong_arguments_of_the_plan_command_print_its_usage(arguments, message, capsys) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
         plan.main(arguments)
     told = capsys.readouterr().err

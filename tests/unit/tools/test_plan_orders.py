@@ -61,7 +61,7 @@ def test_types_are_added_up() -> None:
     assert len(first.rows) == len(first.edges) == len(batch.num_sampled_nodes_dict["paper"]) - 1
 
 
-def test_the_text() -> None:
+def test_the_text_of_orders_has_shares_of_the_first_line() -> None:
     costs = [
         LayerCosts((15, 5), (3000.0, 100.0), (9000.0, 1500.0), 7000.0),
         LayerCosts((5, 15), (1450.0, 100.0), (7000.0, 500.0), 6000.0),

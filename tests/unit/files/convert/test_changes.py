@@ -65,7 +65,7 @@ def test_the_first_of_equal_edges_stays(tmp_path: Path) -> None:
     assert len(first) < data.num_edges
 
 
-def test_self_loops(tmp_path: Path) -> None:
+def test_self_loops_are_removed_and_added_as_pyg_does(tmp_path: Path) -> None:
     data = plain()
     without = remove_self_loops(data.edge_index)[0]
     (tmp_path / "a").mkdir()

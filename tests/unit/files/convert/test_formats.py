@@ -236,7 +236,7 @@ def test_a_heterogeneous_graph(tmp_path: Path) -> None:
     ("dtype", "scale"),
     [("int8", "column"), ("int8", "row"), ("float16", "column"), ("bfloat16", "column")],
 )
-def test_narrow_features(
+def test_narrow_features_are_those_of_a_table_quantized_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, scale: str
 ) -> None:
     """As `quantize` makes them of the whole table; labels and other arrays stay."""

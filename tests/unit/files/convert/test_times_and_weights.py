@@ -52,7 +52,9 @@ def spec_with(data: Data, folder: Path, **fields: Any) -> GraphSpec:
 
 @pytest.mark.parametrize("time_attr", [None, "time", "edge_when"])
 @pytest.mark.parametrize("weight_attr", [None, "edge_weight"])
-def test_as_saved(tmp_path: Path, time_attr: str | None, weight_attr: str | None) -> None:
+def test_a_converted_graph_with_times_and_weights_equals_a_saved_one(
+    tmp_path: Path, time_attr: str | None, weight_attr: str | None
+) -> None:
     fields = {"time_attr": time_attr, "weight_attr": weight_attr}
     convert(spec_with(timed(), tmp_path / "raw", **fields), tmp_path / "out")
     pyg_direct.save(timed(), tmp_path / "saved", **fields)

@@ -73,7 +73,9 @@ def folder(tmp_path: Path) -> Path:
         (np.array([["a", "b"]]), "must hold booleans, integers or floats"),
     ],
 )
-def test_wrong_ends(folder: Path, ids: Any, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_out_of_range_or_of_wrong_dtype_are_refused(
+    folder: Path, ids: Any, match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(steps, "PIECE_BYTES", 10**9)  # one edge at a time
     np.save(folder / "e.npy", ids)
     refused(folder, match, of(folder, "e.npy"))
@@ -101,7 +103,9 @@ def test_wrong_ends(folder: Path, ids: Any, match: str, monkeypatch: pytest.Monk
         ("\n\n1,12\n", {}, "Entry 0 of destinations .* is 12"),
     ],
 )
-def test_wrong_csv(folder: Path, text: str, fields: dict[str, Any], match: str) -> None:
+def test_csv_files_with_wrong_lines_or_columns_are_refused(
+    folder: Path, text: str, fields: dict[str, Any], match: str
+) -> None:
     (folder / "e.csv").write_text(text)
     refused(folder, match, of(folder, "e.csv", **fields))
 
@@ -187,7 +191,7 @@ def test_other_errors_of_duckdb_are_those_of_the_system() -> None:
         assert found.value.errno == code
 
 
-def test_wrong_attributes(folder: Path) -> None:
+def test_attributes_of_wrong_length_layout_or_dtype_are_refused(folder: Path) -> None:
     good = of(folder, "good.npy")
     np.save(folder / "x.npy", np.zeros((9, 2)))
     refused(folder, "'x' needs 10 entries, but .*x.npy has 9", good, {"x": of(folder, "x.npy")})
@@ -232,7 +236,7 @@ def test_wrong_attributes(folder: Path) -> None:
     refused(folder, "ids, which are integers", good, {"m": of(folder, "ids.npy", lists_ids=True)})
 
 
-def test_wrong_files(folder: Path) -> None:
+def test_files_of_unknown_kind_or_content_are_refused(folder: Path) -> None:
     good = of(folder, "good.npy")
     refused(folder, "nowhere.npy", of(folder, "nowhere.npy"))
     (folder / "e.gml").write_text("graph [ ]")
@@ -356,7 +360,9 @@ def test_elements_that_narrow_features_cannot_hold(
         ({"node": {"ids": "texts"}, "edge": {"file": "e"}}, "ids must be one of"),
     ],
 )  # fmt: skip
-def test_wrong_json(tmp_path: Path, content: Any, match: str) -> None:
+def test_a_specification_with_wrong_json_is_refused(
+    tmp_path: Path, content: Any, match: str
+) -> None:
     path = tmp_path / "spec.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(ValueError, match=match):
@@ -380,7 +386,7 @@ def test_wrong_json(tmp_path: Path, content: Any, match: str) -> None:
         (["--spec", "{}/good.npy", "--symmetrise"], "in the JSON file"),
     ],
 )
-def test_wrong_arguments(
+def test_wrong_arguments_of_the_command_end_it_with_a_message(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):

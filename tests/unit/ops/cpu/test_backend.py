@@ -51,7 +51,9 @@ def ints(*values: Any) -> np.ndarray:
         (0, True, [0, 0, 0, 0]),
     ],
 )
-def test_plan_hop(fanout: int, replace: bool, ends: list[int]) -> None:
+def test_plan_hop_counts_draws_and_rows_of_each_frontier_node(
+    fanout: int, replace: bool, ends: list[int]
+) -> None:
     """Frontier nodes of degree 3, 0 and 1."""
     edge_index = torch.tensor([[1, 2, 3, 0, 1, 0], [0, 0, 0, 2, 3, 3]])
     work = workspace(Data(edge_index=edge_index, num_nodes=4), [fanout], replace=replace)
@@ -65,7 +67,7 @@ def test_plan_hop(fanout: int, replace: bool, ends: list[int]) -> None:
     assert work._edge_ptr.tolist() == [[0, ends[-1]]]
 
 
-def test_list_nodes() -> None:
+def test_listed_nodes_get_start_and_degree_of_their_lists() -> None:
     """The lists [8, 9] and [7] of nodes 0 and 1; node[1:] = [1, 0] is asked for."""
     start, degree = ints(-1, -1, -1, -1), ints(-1, -1, -1, -1)
     hops.each_node_listed(ints(0, 2, 3), 0, ints(5, 1, 0), 1, 2, 4, start, degree)
@@ -99,7 +101,7 @@ def test_what_is_no_node_is_not_entered(bad: int) -> None:
     assert run(work, [4, 7]).node[0].tolist()[:2] == [4, 7], "the workspace goes on"
 
 
-def test_relabel_dense() -> None:
+def test_relabelled_rows_number_nodes_in_order_of_first_occurrence() -> None:
     """Known 7, 4 and sources 4, 9, 9, 2 become 1, 2, 2, 3; the list grows to 7, 4, 9, 2."""
     table = np.arange(10, dtype=np.uint32) * 11  # left by batches before: all below the stamp
     node, row = ints(7, 4, -1, -1, -1), ints(4, 9, 9, 2)
@@ -114,7 +116,7 @@ def test_relabel_dense() -> None:
     assert node_ptr.ravel().tolist() == [0, 2, 4]
 
 
-def test_relabel_disjoint() -> None:
+def test_relabelled_rows_of_disjoint_subgraphs_stay_apart() -> None:
     """Seeds 7 and 4 in subgraphs 0 and 1; 9 below 7 and 9 below 4 become 2 and 3."""
     table = np.zeros(32, np.uint64)
     node, seed_of, row = ints(7, 4, -1, -1, -1), ints(0, 1, -1, -1, -1), ints(9, 9, 9, 7)
@@ -147,7 +149,7 @@ def test_find_slot_probes_and_wraps_around() -> None:
     assert int(find_slot(np.uint64(8), table, STAMP)) == slot_of(np.uint64(8), table)
 
 
-def test_emit_edges() -> None:
+def test_emitted_edges_of_a_relation_are_those_of_all_hops() -> None:
     """Two relations over two hops: the pieces of each come together."""
     edge_ptr = ints([0, 2, 3], [3, 4, 6])
     row, col, position = ints(0, 1, 2, 3, 4, 5), ints(9, 8, 7, 6, 5, 4), ints(0, 1, 5, 2, 6, 7)
@@ -169,7 +171,7 @@ def test_emit_edges() -> None:
         assert edge.tolist() == ids
 
 
-def test_induced_edges() -> None:
+def test_induced_edges_are_those_between_nodes_of_the_batch() -> None:
     """Nodes 7, 4 with the lists 7: [4, 9] and 4: [4] give rows 1, 1 and columns 0, 1."""
     start, degree, indices = ints(1, 0), ints(2, 1), ints(4, 4, 9)
     node, table = ints(7, 4), np.zeros(10, np.uint32)
@@ -191,7 +193,7 @@ def test_induced_edges() -> None:
 
 
 @pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 7, 8, 12, 16, 31, 32, 33, 64, 65, 1000])
-def test_gather_tables(row_bytes: int) -> None:
+def test_gather_tables_writes_only_the_rows_asked_for(row_bytes: int) -> None:
     table = np.arange(50 * row_bytes).astype(np.uint8).reshape(50, row_bytes)
     index = np.random.default_rng(0).integers(0, 50, 40)
     out = np.full((40, row_bytes), 255, np.uint8)
@@ -216,7 +218,9 @@ def test_gather_tables_stops_at_an_id_out_of_range(bad: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex128])
-def test_gather(monkeypatch: pytest.MonkeyPatch, threads: int, dtype: torch.dtype) -> None:
+def test_gather_gives_indexed_rows_with_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, threads: int, dtype: torch.dtype
+) -> None:
     monkeypatch.setattr(cpu_backend, "MIN_BYTES_PER_THREAD", 16)
     table = (torch.arange(1000 * 7).view(1000, 7) % 200).to(dtype)
     index = torch.randint(1000, (333,))
@@ -300,7 +304,7 @@ def test_reuse_leaves_no_trace(
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_growth(disjoint: bool) -> None:
+def test_buffers_grow_amid_a_batch_and_its_edges_stay_right(disjoint: bool) -> None:
     """From one seed to many: lists, edges and the hash table all grow, also amid a batch."""
     data = ring(3000)
     used = workspace(data, [-1, -1, -1], disjoint=disjoint)

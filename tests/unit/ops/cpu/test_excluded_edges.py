@@ -108,7 +108,9 @@ def test_disjoint_subgraphs_do_without_their_own_edges(case: Case, seed: int) ->
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("fanout", [1, 3, 40, -1])
 @pytest.mark.parametrize("palette", [(1.0, 2.0), (0.0, 1.0), (1e30, 1.0, 1e-30)])
-def test_weights(replaced: bool, fanout: int, palette: tuple[float, ...]) -> None:
+def test_weighted_draws_take_no_excluded_edge_and_none_of_weight_zero(
+    replaced: bool, fanout: int, palette: tuple[float, ...]
+) -> None:
     """No excluded edge, none of weight 0, and as many as there are."""
     rng = np.random.default_rng(3)
     case = homogeneous([fanout, fanout], num_edges=400, plan={"replace": replaced})
@@ -133,13 +135,13 @@ def test_weights(replaced: bool, fanout: int, palette: tuple[float, ...]) -> Non
     assert found.num_sampled_edges[0][0] == degree.sum()
 
 
-def test_position_of() -> None:
+def test_position_of_skips_excluded_entries_of_a_list() -> None:
     excluded = np.array([3, 11, 14, 20])
     assert [exclude.position_of(rank, excluded, 1, 3) for rank in range(10, 14)] == [10, 12, 13, 15]
     assert exclude.position_of(5, excluded, 2, 2) == 5
 
 
-def test_find_edges() -> None:
+def test_find_edges_gives_the_positions_of_queried_edges() -> None:
     """With the list [9, 4, 9] of node 0, the queries (0, 4), (0, 9)."""
     ints = np.array
     graph = (ints([0, 3, 3]), 0, ints([9, 4, 9]), ints([0, 0]), ints([4, 9]))

@@ -106,7 +106,9 @@ def test_what_is_not_in_memory_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [[5], [4999, 0, 4999], [], [-1, 5000, 3]])
-def test_any_ids(tmp_path: Path, index: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_any_ids_leave_gather_right_or_its_own_error(
+    tmp_path: Path, index: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_pages, "_in_memory", lambda base, numbers: False)
     table = mapped(tmp_path)
     FilePages().request(table, np.array(index, np.int64))

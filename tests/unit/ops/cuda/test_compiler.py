@@ -281,7 +281,7 @@ def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         require_cuda(torch.device("cuda", 3))
 
 
-def test_backend_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_for_an_unusable_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     compiling.library_for.cache_clear()
     _pretend(monkeypatch, version=None)
     with pytest.raises(RuntimeError, match="built without"):

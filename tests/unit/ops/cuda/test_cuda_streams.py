@@ -112,7 +112,9 @@ class Nvtx:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_profiler_ranges(monkeypatch: pytest.MonkeyPatch, module: Any, broken: bool) -> None:
+def test_profiler_ranges_are_pushed_and_popped_also_after_errors(
+    monkeypatch: pytest.MonkeyPatch, module: Any, broken: bool
+) -> None:
     nvtx = Nvtx(broken)
     monkeypatch.setattr(module, "nvtx", nvtx, raising=False)
     streams = CudaStreams(torch.device(torch_device.TYPE, 0))

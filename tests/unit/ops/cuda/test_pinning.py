@@ -127,7 +127,7 @@ def test_a_tensor_on_the_page_of_another_one_is_kept_alive_as_well(runtime: Fake
     assert runtime.ranges == {}
 
 
-def test_overlapping_tensors(runtime: FakeRuntime) -> None:
+def test_overlapping_tensors_stay_pinned_until_the_last_lease_closes(runtime: FakeRuntime) -> None:
     array, registry = np.zeros(1_000_000, np.uint8), Registry(runtime)
     left, right = torch.from_numpy(array[:600_000]), torch.from_numpy(array[400_000:])
     first, second = registry.lease(left, "left"), registry.lease(right, "right")
@@ -240,7 +240,9 @@ def test_a_chunk_that_fails_takes_the_others_back(runtime: FakeRuntime) -> None:
         (999, "cudaErrorUnknown", "See the CUDA documentation"),
     ],
 )
-def test_messages(runtime: FakeRuntime, code: int, name: str, remedy: str) -> None:
+def test_a_failed_pin_names_the_tensor_the_code_and_a_remedy(
+    runtime: FakeRuntime, code: int, name: str, remedy: str
+) -> None:
     runtime.fail = [CudaError(code, name)]
     x = torch.zeros(500_000)
     with pytest.raises(PinningError, match=rf"data\.x \(2\.0 MB\).*CUDA says {name}.*{remedy}"):
@@ -350,7 +352,7 @@ def test_a_lease_that_ended_while_the_lock_was_held(runtime: FakeRuntime) -> Non
     assert names == ["register", "unregister"] * 2
 
 
-def test_many_threads(runtime: FakeRuntime) -> None:
+def test_leases_of_many_threads_keep_their_tensors_pinned(runtime: FakeRuntime) -> None:
     tables, registry, errors = [table() for _ in range(3)], Registry(runtime), []
 
     def work(number: int) -> None:

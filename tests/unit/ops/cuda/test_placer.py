@@ -135,7 +135,7 @@ def test_the_batches_do_not_depend_on_it(
     assert all((table.data_ptr() in user) == (features == "host") for table in gpu.read)
 
 
-def test_the_budget(gpu: Gpu) -> None:
+def test_the_budget_takes_the_graph_first_then_small_features(gpu: Gpu) -> None:
     """The graph comes first and then the small features; what does not fit stays on the host."""
     data = graph()
     sizes = {row.name: row.nbytes for row in loader_of(gpu, data).placement.rows}
@@ -431,7 +431,7 @@ def test_on_the_cpu_everything_stays_where_it_is() -> None:
     ],
     ids=str,
 )
-def test_bad_input(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_placement_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NeighborLoader(graph(), [3], **arguments)
 

@@ -33,7 +33,7 @@ def test_all_kernels_and_their_parameters_are_read() -> None:
     ]  # fmt: skip
 
 
-def test_instances() -> None:
+def test_instances_of_a_source_have_their_types_and_options() -> None:
     text = read_source("relabel.cu")
     assert instance_names(text) == ("I", "P", "kHashed")
     assert len(list(instances(text))) == 8

@@ -13,7 +13,7 @@ def candidate(visits: list[float], columns: int = 32) -> Candidate:
     return Candidate("x", torch.zeros(len(visits), columns), torch.tensor(visits).double())
 
 
-def test_the_example() -> None:
+def test_hottest_rows_of_the_worked_example_fit_the_budget() -> None:
     table = candidate([3, 0, 9, 1])
     (rows,) = hottest_rows([table], 2 * 128 + 4 * SLOT_BYTES)
     assert rows.tolist() == [0, 2]

@@ -75,7 +75,7 @@ def test_a_read_behind_the_end_is_caught() -> None:
         check(33, 2, planted=("word < words", "true"))
 
 
-def test_whole_lines() -> None:
+def test_whole_lines_start_aligned_and_need_128_bytes() -> None:
     for skip in (0, 1, 16, 64, 127):
         lines = whole_lines(MEMORY[skip : skip + 1000])
         assert lines.data_ptr() % 128 == 0
