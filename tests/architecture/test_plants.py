@@ -209,7 +209,7 @@ def test_a_test_that_fails_without_the_fault_notices_nothing_and_is_told(
 
 
 @pytest.mark.parametrize("equivalent", ["", "nothing reads it"])
-def test_what_the_session_does_not_notice_gets_a_process_of_its_own(
+def test_faults_unnoticed_in_the_session_get_a_process_of_their_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, equivalent: str
 ) -> None:
     (tmp_path / FILE).parent.mkdir(parents=True)

@@ -98,7 +98,7 @@ def test_attributes_of_a_sampler() -> None:
     assert public(vars(NeighborSampler(example_graph(), [2]))) == attributes
 
 
-def test_names_that_are_added_are_seen() -> None:
+def test_a_public_name_added_to_a_class_is_listed() -> None:
     class Larger(NeighborSampler):
         graph = None
 

@@ -204,7 +204,7 @@ def test_each_result_says_what_others_took_while_it_ran(tmp_path, monkeypatch):
     assert "1.2 cores taken by other programs while it ran" in describe(result)
 
 
-def test_what_this_process_does_is_not_taken_by_others(monkeypatch):
+def test_the_cores_of_this_process_do_not_count_as_those_of_others(monkeypatch):
     ends = (10.0, 20.0, 8.0), (20.0, 30.0, 18.0)
     moments = iter([(0.0, 0.0, 0.0), ends[0], ends[0], ends[1], ends[1]])
     monkeypatch.setattr(load, "_now", lambda: next(moments))

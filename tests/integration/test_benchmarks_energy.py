@@ -40,7 +40,7 @@ def test_packages_and_their_memory_are_added(tmp_path: Path) -> None:
     assert rapl.joules(before, rapl.read()) == pytest.approx(1.750001)
 
 
-def test_a_counter_that_wraps_around(tmp_path: Path) -> None:
+def test_joules_are_right_after_a_counter_wraps_around(tmp_path: Path) -> None:
     file = domain(tmp_path, "intel-rapl:0", "package-0", RANGE - 4_000_000)
     rapl = Rapl(tmp_path)
     before = rapl.read()
@@ -48,7 +48,7 @@ def test_a_counter_that_wraps_around(tmp_path: Path) -> None:
     assert rapl.joules(before, rapl.read()) == pytest.approx(5.0)
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_counters_of_the_processor_are_an_error_that_names_them(tmp_path: Path) -> None:
     with pytest.raises(NotReadableError, match="no package of RAPL"):
         Rapl(tmp_path / "missing")
     domain(tmp_path, "intel-rapl:0:0", "core", 1)
@@ -101,7 +101,7 @@ def test_a_gpu_counts_millijoules() -> None:
     assert gpu.joules(gpu.read(), gpu.read()) == pytest.approx(7.5)
 
 
-def test_a_gpu_that_does_not_count(tmp_path: Path) -> None:
+def test_a_gpu_without_a_counter_is_reported_as_not_readable(tmp_path: Path) -> None:
     domain(tmp_path, "intel-rapl:0", "package-0", 1)
     meter = open_meter(gpu=True, root=tmp_path, nvml=nvml(NvmlError("Not Supported")))
     assert meter.not_readable == {GPU: "NVML: Not Supported"}

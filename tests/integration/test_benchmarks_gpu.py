@@ -83,7 +83,7 @@ def test_a_dry_run(dry: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_dry_run_holds(dry: Path) -> None:
+def test_a_dry_run_has_all_results_that_marks_and_plot_read(dry: Path) -> None:
     """Everything that the marks and the plot read, by the names under which they read it."""
     record = json.loads(dry.read_text())
     stages = {name: stage["results"] for name, stage in record["stages"].items()}
@@ -176,7 +176,7 @@ def test_the_stages_are_sound() -> None:
     assert [name for name in NAMES if name in value] == value
 
 
-def test_what_measures_nothing_runs_side_by_side() -> None:
+def test_only_stages_without_timings_run_side_by_side() -> None:
     groups = gpu_plan.groups_of(STAGES)
     together = [[stage.name for stage in group] for group in groups if len(group) > 1]
     assert together == [["right", "tests", "sanitizer"], ["graph", "build"]]
@@ -293,7 +293,7 @@ def test_a_command_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_command_that_ends(tmp_path: Path) -> None:
+def test_a_command_that_fails_has_its_status_and_the_end_of_its_output(tmp_path: Path) -> None:
     outcome = run_limited([sys.executable, "-c", "print('x' * 9000); raise SystemExit(3)"], 60,
                           tmp_path / "log.txt")  # fmt: skip
     assert (outcome.status, outcome.ok) == (3, False)

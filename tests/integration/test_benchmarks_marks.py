@@ -50,7 +50,7 @@ def mark(stages: dict[str, Any], name: str) -> gpu_marks.Mark:
     return next(mark for mark in gpu_marks.evaluate(stages) if mark.name == name)
 
 
-def test_marks_that_are_passed() -> None:
+def test_good_measurements_pass_all_marks() -> None:
     marks = gpu_marks.evaluate(measured())
     assert {mark.passed for mark in marks} == {True}
     values = {mark.name: mark.value for mark in marks}
@@ -91,7 +91,7 @@ def change(stages: dict[str, Any], *path: Any) -> dict[str, Any]:
         ("memory growth", ("growth", "growth", "bytes", "reserved", 37e6)),
     ],
 )
-def test_marks_that_are_missed(name: str, path: tuple[Any, ...]) -> None:
+def test_a_bad_measurement_fails_its_mark_alone(name: str, path: tuple[Any, ...]) -> None:
     marks = gpu_marks.evaluate(change(measured(), *path))
     assert {mark.name for mark in marks if mark.passed is False} == {name}
     assert f"FAIL  {name}" in gpu_marks.table(marks)
@@ -115,7 +115,7 @@ def test_too_few_batches_to_tell() -> None:
     assert mark(stages, "memory growth").passed is False
 
 
-def test_marks_of_what_was_not_measured() -> None:
+def test_marks_without_a_measurement_are_neither_passed_nor_failed() -> None:
     for marks in (gpu_marks.evaluate({}), gpu_marks.evaluate({stage.name: {} for stage in STAGES})):
         assert {(mark.value, mark.passed) for mark in marks} == {(None, None)}
         assert all(mark.why.startswith("not measured: ") for mark in marks)

@@ -18,7 +18,9 @@ def test_equal_batches_leave_empty_cells() -> None:
     assert list(right.outcomes(KIND, "cpu")) == [(place, "") for place in PLACES]
 
 
-def test_the_first_tensor_and_value_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_batch_is_reported_by_its_first_differing_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _, batches = right._lists()
     epoch, calls = batches.epoch, []
 

@@ -415,7 +415,9 @@ def test_orders_subclasses_and_settings(tmp_path: Path) -> None:
         ({"transform_sampler_output": repr}, ValueError, "it would see a part of a batch"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(arguments: Any, error: Any, text: str) -> None:
+def test_options_that_common_batches_cannot_honour_are_refused(
+    arguments: Any, error: Any, text: str
+) -> None:
     options: dict[str, Any] = {
         "num_neighbors": [4], "split_by_rank": True, "cooperative": True, **arguments,
     }  # fmt: skip

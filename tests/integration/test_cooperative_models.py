@@ -244,7 +244,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_what_cannot_run_is_refused_on_all_ranks(tmp_path) -> None:
+def test_models_that_cannot_run_on_common_batches_are_refused_on_all_ranks(tmp_path) -> None:
     _, made = loaders_of(homogeneous_graph(torch.float32), 2)
 
     def ranks(rank: int) -> dict[str, str]:

@@ -94,7 +94,9 @@ def test_inference_leaves_nothing(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, None])
-def test_systems_that_cannot_allocate_files(tmp_path, monkeypatch, number) -> None:
+def test_files_are_written_where_the_system_cannot_allocate_them(
+    tmp_path, monkeypatch, number
+) -> None:
     """Some file systems, and macOS."""
     if number is None:
         monkeypatch.delattr(os, "posix_fallocate", raising=False)

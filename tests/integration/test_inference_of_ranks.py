@@ -164,7 +164,9 @@ class Drawing(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_with_what_else_there_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_inference_of_ranks_takes_all_other_options(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     pyg_direct.save(graph(), tmp_path / "saved")
     for rank, found in enumerate(run_ranks(2, lambda rank: together(rank, tmp_path), tmp_path)):
         assert found == dict.fromkeys(found, True), rank
@@ -226,7 +228,7 @@ def refused(rank: int, folder: Path) -> list[str]:
     return messages
 
 
-def test_what_fails_on_one_rank_fails_on_all(tmp_path: Path) -> None:
+def test_a_failure_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
     (tmp_path / "theirs.npy.partial").mkdir()
     (tmp_path / "theirs.npy.partial" / "precious").touch()
     first, second = run_ranks(2, lambda rank: refused(rank, tmp_path), tmp_path)
@@ -270,7 +272,7 @@ def resumed(rank: int, folder: Path, kill_at: int | None) -> tuple[int, bool]:
     return blocks, torch.equal(found, inference(sage(6), graph()))
 
 
-def test_a_killed_rank_and_other_ranks_that_go_on(tmp_path: Path) -> None:
+def test_inference_of_ranks_resumes_after_one_was_killed(tmp_path: Path) -> None:
     meetings = [tmp_path / name for name in ("all", "killed", "rest")]
     for meeting in meetings:
         meeting.mkdir()

@@ -161,7 +161,7 @@ def test_a_loader_given_to_predict_says_what_to_write(lightning):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("options", [{}, {"sampler": DistributedSampler(range(60), 1, 0)}])
-def test_the_ways_to_train_under_ddp_that_the_error_names(lightning, ddp, options):
+def test_each_way_under_ddp_that_the_error_names_covers_all_seeds(lightning, ddp, options):
     module = lightning.Module(loader_of, labelled(), **options)
     ddp.fit(module)
     assert sorted(i for batch in module.seen["train"] for i in batch) == [*range(60)]

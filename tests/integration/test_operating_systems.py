@@ -49,7 +49,7 @@ def output() -> dict[str, object]:
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def test_what_is_taken_away_is_missing(output) -> None:
+def test_modules_taken_away_cannot_be_imported(output) -> None:
     assert output["resource"].startswith("ModuleNotFoundError")
 
 

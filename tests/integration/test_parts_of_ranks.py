@@ -109,7 +109,7 @@ def test_real_graphs_in_parts_by_every_method(name: str, world_size: int, tmp_pa
     assert run_ranks(world_size, compare, tmp_path) == [6 * (batches // world_size)] * world_size
 
 
-def test_what_ranks_exchanged_is_counted(tmp_path: Path) -> None:
+def test_rows_and_bytes_that_ranks_exchange_are_counted(tmp_path: Path) -> None:
     path = partitioned(tmp_path, 2)[0]
 
     def count(rank: int) -> tuple[Any, Any, int, int]:

@@ -346,7 +346,7 @@ def test_wrong_arguments_are_refused_at_construction(arguments: Any, error: Any,
         NeighborLoader(DATA, [4], **options)
 
 
-def test_what_has_no_rows_to_share_is_refused(tmp_path: Path) -> None:
+def test_share_rows_without_rows_to_share_is_refused(tmp_path: Path) -> None:
     options: dict[str, Any] = {"split_by_rank": True, "share_rows": True}
     bare = Data(y=DATA.y, edge_index=DATA.edge_index, num_nodes=400)
     with pytest.raises(ValueError, match="no effect: no node attribute is a dense tensor"):

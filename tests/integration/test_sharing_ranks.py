@@ -55,7 +55,7 @@ def test_all_ranks_make_the_batches_of_the_data(ranks: int, tmp_path: Path) -> N
     assert outputs(start(ranks, tmp_path, "batches")) == [str(expected)] * ranks
 
 
-def test_what_fails_on_the_first_rank_is_raised_on_all(tmp_path: Path) -> None:
+def test_a_failure_on_the_first_rank_is_raised_on_all(tmp_path: Path) -> None:
     first, *others = outputs(start(3, tmp_path, "fail"))
     assert first.startswith("ZeroDivisionError")
     for text in others:

@@ -39,7 +39,7 @@ def test_lists_that_end_before_they_begin(indptr: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.inf, np.nan, -1.0])
-def test_weights_that_cannot_be_drawn_from(wrong: float) -> None:
+def test_the_first_list_with_bad_weights_is_found(wrong: float) -> None:
     weight, indptr = np.array([1.0, 2.0, wrong]), np.array([0, 2, 3])
     cumulative = np.array([1.0, 3.0, wrong])
     assert bounds.first_bad_weights(indptr, weight, cumulative, 0, 1) == -1

@@ -40,7 +40,7 @@ def test_few_instances_cover_every_two_values(file: str) -> None:
     assert len(chosen) <= max(10, *(len(INSTANCE_VALUES[name]) for name in names), 1)
 
 
-def test_a_file_that_does_not_compile() -> None:
+def test_a_compile_error_names_the_symbol() -> None:
     text = read_source("gather.cu").replace("from.template load<V>", "from.template no_such<V>")
     with pytest.raises(ValueError, match="no_such"):
         nvrtc.installed().cubin(

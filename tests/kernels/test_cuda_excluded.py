@@ -85,7 +85,7 @@ def test_batches_with_and_without_excluded_edges_share_a_workspace() -> None:
             assert work.finish().edge[0].tolist() == run(backend, variant)[0].edge[0].tolist()
 
 
-def test_excluded_edges_that_outgrow_the_state_of_a_batch() -> None:
+def test_batches_are_right_after_excluded_edges_outgrow_the_state() -> None:
     """The state moves to longer memory while all sizes that launches depend on stay."""
     case = homogeneous([4, 3])
     rng = np.random.default_rng(5)

@@ -248,7 +248,7 @@ def test_blocks_that_fill_the_link_follow_from_bytes_in_flight() -> None:
 @pytest.mark.parametrize(
     ("given", "measured", "blocks"), [(None, None, 24), (None, 51_200, 12), (3, 51_200, 3)]
 )
-def test_blocks_that_read_host_memory(
+def test_blocks_of_a_gather_follow_the_argument_then_the_measurement(
     monkeypatch: pytest.MonkeyPatch, given: int | None, measured: int | None, blocks: int
 ) -> None:
     """The argument decides, else what was measured, else the fastest link."""

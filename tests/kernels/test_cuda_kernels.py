@@ -173,7 +173,9 @@ def test_as_many_seeds_of_other_types(backend: CudaBackend) -> None:
         assert_same(sampled, run(CpuBackend(), Case(csc, plan, seeds, BatchKey(batch, 0)))[0])
 
 
-def test_seeds_that_just_fit_and_one_more(backend: CudaBackend) -> None:
+def test_batches_are_right_whose_seeds_just_fit_the_upload_or_exceed_it(
+    backend: CudaBackend,
+) -> None:
     """The piece of memory that a batch is uploaded to is used up to its last word."""
     case = homogeneous([2])
     work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
@@ -255,7 +257,7 @@ def test_a_node_counts_once_in_each_of_many_subgraphs(backend: CudaBackend) -> N
                              BatchKey(1, 2)))  # fmt: skip
 
 
-def test_words_that_are_refused(backend: CudaBackend) -> None:
+def test_refused_random_words_are_replaced_as_on_the_cpu(backend: CudaBackend) -> None:
     """Of a list as long as this, about one word in a thousand, and six of all that are drawn."""
     size, zero = (1 << 22) + 1, np.zeros(1, np.int64)
     csc = Csc(
@@ -348,7 +350,7 @@ def test_too_many_nodes(nodes: int, edges: int) -> None:
         bound.learn(0, np.array([nodes]), np.array([edges]))
 
 
-def test_what_was_counted_takes_the_place_of_what_was_guessed() -> None:
+def test_counts_of_a_hop_replace_its_bound() -> None:
     """Else hops would have room for nodes that are not there, or be refused for want of it."""
     case = homogeneous([3, -1, 2])
     bound = forecast.Forecast(case.csc, case.plan)

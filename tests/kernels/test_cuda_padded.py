@@ -149,7 +149,7 @@ def test_the_example_of_the_kernel() -> None:
     assert got.edge[0].tolist()[2:] == got.edge[0].tolist()[:1] * 3
 
 
-def test_a_seed_that_is_not_a_node() -> None:
+def test_a_seed_out_of_range_is_not_sampled() -> None:
     case = homogeneous([3])
     with emulated() as backend:
         work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)

@@ -153,7 +153,7 @@ def test_a_missing_second_barrier() -> None:
         caught(lambda order=order: batch(plant, order), "race")
 
 
-def test_a_barrier_that_not_all_threads_reach() -> None:
+def test_a_barrier_not_reached_by_all_threads_is_caught() -> None:
     plant = (
         "  const i64 all = block_prefix(sum_of_thread).all;",
         "  if (threadIdx.x >= 40) return;\n  const i64 all = block_prefix(sum_of_thread).all;",
@@ -161,7 +161,7 @@ def test_a_barrier_that_not_all_threads_reach() -> None:
     caught(lambda: batch(plant), "divergent|deadlock")
 
 
-def test_a_collective_that_not_all_lanes_reach() -> None:
+def test_a_collective_not_reached_by_all_lanes_is_caught() -> None:
     plant = ("= __match_any_sync(group_mask, drawn) >> shift;",
              "= active ? __match_any_sync(group_mask, drawn) >> shift : 0;")  # fmt: skip
     caught(lambda: batch(plant), "divergent|deadlock")
@@ -175,12 +175,12 @@ def test_a_mask_of_the_wrong_lanes() -> None:
     caught(lambda: batch(plant), "leaves it out")
 
 
-def test_reading_what_nothing_wrote() -> None:
+def test_a_read_of_unwritten_memory_is_caught() -> None:
     plant = ("    items.item_degree[item] = span.degree;\n", "")
     caught(lambda: batch(plant), "read of unwritten memory of sample_[a-z]*: item_degree")
 
 
-def test_an_array_that_is_read_and_written() -> None:
+def test_an_array_both_read_and_written_is_caught() -> None:
     with emulated() as backend:
         kernel = backend.library.load("gather.cu", V="u8", kPlaced="false")["gather_rows"]
         memory = torch.zeros(8, dtype=torch.uint8, device=backend.device)
@@ -193,7 +193,7 @@ def test_an_array_that_is_read_and_written() -> None:
         caught(lambda: launch(kernel.grid(1)), "table and out overlap")
 
 
-def test_a_descriptor_that_was_not_uploaded() -> None:
+def test_a_descriptor_not_uploaded_is_caught() -> None:
     with emulated() as backend:
         case = homogeneous([3])
         work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
@@ -208,7 +208,7 @@ def test_a_thread_without_end() -> None:
     caught(lambda: gather(plant), "a thread does not come to an end")
 
 
-def test_a_launch_that_was_prepared_for_memory_that_is_left() -> None:
+def test_a_launch_prepared_for_moved_memory_is_caught() -> None:
     with emulated() as backend:
         case = homogeneous([3])
         work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
@@ -242,7 +242,7 @@ def test_a_wrong_law(plant: Plant) -> None:
 
 
 @pytest.mark.slow
-def test_a_refused_word_that_is_not_replaced(tmp_path: Path) -> None:
+def test_a_missing_replacement_of_a_refused_word_is_caught(tmp_path: Path) -> None:
     plant = ("static_cast<u32>(product) < threshold", "false")
     assert plant[0] in read_source("sample.cu"), "nothing to replace"
     with pytest.raises(AssertionError), emulated(planted=[plant]) as backend:

@@ -109,7 +109,7 @@ def test_a_link_that_takes_more_gets_more_blocks() -> None:
 
 
 @pytest.mark.parametrize(("measured", "blocks"), [(None, 2), (500_000, 10)])
-def test_blocks_that_sample_from_host_memory(
+def test_blocks_that_sample_from_host_memory_rise_with_a_faster_link(
     measured: int | None, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A faster link that was measured raises them, as it does those of a gather."""

@@ -232,7 +232,7 @@ def test_machine_code_of_another_signature_is_not_taken(cache_folder):
         assert hits_of(compiled) == hits + 1
 
 
-def test_a_cache_that_cannot_be_written(cache_folder, monkeypatch):
+def test_an_unwritable_cache_warns_and_the_kernel_runs(cache_folder, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
@@ -251,7 +251,7 @@ def test_a_helper_has_no_entry_and_no_file_and_its_entry_has(cache_folder):
     assert hits_of(jit.entry(helper)) == 1
 
 
-def test_where_numba_hides_its_functions_the_compiler_is_loaded(cache_folder, monkeypatch):
+def test_the_compiler_is_loaded_where_numba_hides_its_functions(cache_folder, monkeypatch):
     assert hits_of(jit.kernel(plus_one)) == 0
     monkeypatch.setattr(jit, "_add_runtime_symbols", lambda: False)
     assert hits_of(jit.kernel(plus_one)) == 1
@@ -294,7 +294,7 @@ print(batch.n_id.tolist(), batch.e_id.tolist(), batch.edge_index.tolist(), batch
 
 
 @pytest.mark.slow
-def test_a_numba_whose_cache_has_other_parts(tmp_path):
+def test_a_later_numba_uses_its_own_cache_and_gives_the_same_batches(tmp_path):
     """Its own cache serves: the first process writes it, the second one reads it."""
     found = []
     later = WITH_A_LATER_NUMBA + SAMPLED

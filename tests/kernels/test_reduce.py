@@ -85,7 +85,7 @@ def test_a_source_out_of_range_is_an_error():
         (torch.zeros(NODES, 2), "sum", torch.ones(EDGES).double()),
     ],
 )
-def test_what_there_is_no_kernel_for(table, kind, weight):
+def test_reductions_without_a_kernel_give_none(table, kind, weight):
     csc, _, _ = problem()
     assert CpuBackend().reduce(csc, 0, table, kind, (0, NODES), weight) is None
 

@@ -107,7 +107,7 @@ def test_independent_accesses_need_no_schedules_of_their_own() -> None:
         ([[(BARRIER, 0)], [(0, 0)], [(0, 0)], [(0, 0)]], "divergent barrier|deadlock"),
     ],
 )
-def test_what_every_schedule_shows(program: Program, message: str) -> None:
+def test_mistakes_shown_by_every_schedule_are_caught(program: Program, message: str) -> None:
     with (
         emulated(block_threads=2, warp_lanes=1) as backend,
         pytest.raises(EmulatorError, match=message),
@@ -210,7 +210,9 @@ PLANTS = [
 
 
 @pytest.mark.parametrize(("plant", "disjoint"), PLANTS)
-def test_a_mistake_that_blocks_show_at_the_same_time(plant: Plant, disjoint: bool) -> None:
+def test_a_mistake_between_blocks_shows_only_when_they_alternate(
+    plant: Plant, disjoint: bool
+) -> None:
     """The edges 64 to 71, which another block enters, lead to the nodes of the edges 0 to 7."""
     assert plant[0] in read_source("relabel.cu"), "nothing to replace"
     lists = [[*range(1, 65), *range(1, 9)], *([] for _ in range(64))]
@@ -225,7 +227,7 @@ def test_a_mistake_that_blocks_show_at_the_same_time(plant: Plant, disjoint: boo
 
 
 @pytest.mark.parametrize(("plant", "disjoint"), PLANTS)
-def test_a_mistake_that_some_schedule_shows(plant: Plant, disjoint: bool) -> None:
+def test_a_mistake_within_a_block_is_caught_by_some_schedule(plant: Plant, disjoint: bool) -> None:
     assert plant[0] in read_source("relabel.cu"), "nothing to replace"
     case = case_of([[1, 2, 1, 2], [], []], [0], disjoint=disjoint)
     with pytest.raises(AssertionError):

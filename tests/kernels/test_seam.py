@@ -134,7 +134,9 @@ def test_every_plan_and_width(backend: Backend, wide: type, plan: dict[str, obje
 
 
 @pytest.mark.parametrize("kind", ["cpu"])
-def test_hops_that_threads_share(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hops_shared_by_threads_draw_the_same(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(drawing, "MIN_ITEMS_PER_THREAD", 10)
     for case in (homogeneous([5, 4, 3], seeds=60), attributed()):
         check_steps(backend, case)
@@ -142,7 +144,7 @@ def test_hops_that_threads_share(backend: Backend, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("kind", ["emulated"])
 @pytest.mark.parametrize("plan", PLANS)
-def test_hops_that_are_counted_first(
+def test_hops_counted_first_draw_the_same(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, plan: dict[str, object]
 ) -> None:
     monkeypatch.setattr(bounds, "EDGE_LIMIT", 60)
@@ -151,7 +153,7 @@ def test_hops_that_are_counted_first(
 
 @pytest.mark.parametrize("kind", ["emulated"])
 @pytest.mark.parametrize("name", ["uniform", "induced", "weighted", "labor"])
-def test_one_block_that_goes_round(
+def test_one_block_in_several_rounds_draws_the_same(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Loops of kernels over nodes, edges and lists take several rounds of 64 threads."""
@@ -217,7 +219,7 @@ def expected_counts(sampled: SampledGraph) -> list[list[int]]:
 
 @both
 @pytest.mark.parametrize("name", ["plain", "weighted", "attributed", "disjoint"])
-def test_nodes_that_draw_nothing(backend: Backend, name: str) -> None:
+def test_nodes_draw_the_same_when_others_draw_nothing(backend: Backend, name: str) -> None:
     """A hop without some nodes: those of all others draw what they would have drawn."""
     case = homogeneous([4, 3, 5], plan={"disjoint": name == "disjoint"})
     if name == "weighted":
@@ -254,7 +256,7 @@ def test_nodes_that_draw_nothing(backend: Backend, name: str) -> None:
 
 
 @both
-def test_what_is_drawn_for_others_changes_nothing(backend: Backend) -> None:
+def test_draws_for_another_batch_in_between_change_nothing(backend: Backend) -> None:
     """A batch goes on as if its workspace had not drawn for another one in between.
 
     And what was drawn, and for which nodes, stays what it was.
@@ -281,7 +283,7 @@ def test_what_is_drawn_for_others_changes_nothing(backend: Backend) -> None:
 
 
 @both
-def test_copies_of_a_seed_that_find_most_nodes(backend: Backend) -> None:
+def test_many_copies_of_a_seed_find_most_nodes_as_on_the_cpu(backend: Backend) -> None:
     """As many as there are nodes, and another type's list behind theirs."""
     csc = make_csc(np.random.default_rng(0), [60, 5], [(0, 0, 160), (1, 1, 9)], hub=True)
     seeds = [torch.zeros(60, dtype=torch.int64), torch.arange(5)]
@@ -313,7 +315,7 @@ def test_equal_nodes_of_several_batches_draw_alike(
 
 
 @both
-def test_what_crosses_the_seam_is_checked(backend: Backend) -> None:
+def test_picks_with_wrong_counts_or_dtypes_are_refused(backend: Backend) -> None:
     case = homogeneous([4, 3])
     (work,) = workspaces(backend, case, 1)
     work.begin(case.seeds, case.key)
@@ -359,7 +361,7 @@ def test_more_picks_than_the_fan_out_allows(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cpu"])
-def test_a_node_that_is_not_one(backend: Backend) -> None:
+def test_a_frontier_node_out_of_range_is_refused(backend: Backend) -> None:
     case = homogeneous([4])
     (work,) = workspaces(backend, case, 1)
     none = torch.zeros(1, dtype=torch.int32)
@@ -389,7 +391,7 @@ def test_mistakes_are_caught(old: str, new: str) -> None:
 
 
 def check_with_and_without_skipping(backend: Backend) -> None:
-    test_nodes_that_draw_nothing(backend, "attributed")
+    test_nodes_draw_the_same_when_others_draw_nothing(backend, "attributed")
     check_steps(backend, attributed())
 
 

@@ -222,7 +222,7 @@ def test_link_prediction_is_accelerated_with_equal_gradients(negatives) -> None:
     assert fast.acceleration.reason == ""
 
 
-def test_a_head_that_reads_other_nodes_than_seeds() -> None:
+def test_a_head_that_reads_other_nodes_than_seeds_has_equal_gradients() -> None:
     model = LinkPredictor().double()
     loader = loader_of(homogeneous_graph(), hops=2)
     fast = accelerate(model, loader)
@@ -344,7 +344,7 @@ def rewired(batch: Data) -> Data:
 
 
 @pytest.mark.parametrize("transform", [symmetric, rewired])
-def test_a_transform_that_changes_edges(transform) -> None:
+def test_batches_with_changed_edges_have_equal_gradients(transform) -> None:
     model, loader = sage(), loader_of(homogeneous_graph(), transform=transform)
     fast, batch = accelerate(model, loader), next(iter(loader))
     assert type(batch.edge_index) is torch.Tensor
@@ -368,7 +368,7 @@ def test_ids_written_to_unseen_cannot_read_elsewhere() -> None:
         fast(batch.x, batch.edge_index)
 
 
-def test_rows_that_were_not_sampled() -> None:
+def test_added_rows_are_computed_as_they_are() -> None:
     model, loader = sage(), loader_of(homogeneous_graph())
     fast, batch = accelerate(model, loader), next(iter(loader))
     x = torch.cat([batch.x, batch.x[:1]])

@@ -142,7 +142,7 @@ def test_the_latest_are_taken(each_backend: str) -> None:
         assert got == times[times <= 60].sort().values[-4:].tolist()
 
 
-def test_where_all_lists_are_long_it_is_the_plain_batch() -> None:
+def test_adaptive_batches_are_plain_ones_where_all_lists_are_long() -> None:
     """Every node gets the fan-out then, and the draws are the same ones."""
     g = torch.Generator().manual_seed(0)
     data = Data(edge_index=torch.randint(50, (2, 5000), generator=g), num_nodes=50)
@@ -178,7 +178,7 @@ def test_the_emulated_kernels_give_the_same_batches(
             check_case(backend, case, batches=2)
 
 
-def test_the_latest_that_excluded_edges_leave() -> None:
+def test_latest_neighbours_are_right_beside_excluded_edges() -> None:
     """Those before the latest are not cut out of what is left of a list again."""
     rng = np.random.default_rng(0)
     case = homogeneous([3, 2], plan={"adaptive": True, "recent": True})
@@ -313,7 +313,9 @@ def test_audit_sees_a_budget_that_is_exceeded() -> None:
     ],
     ids=str,
 )
-def test_what_is_refused(given: dict[str, Any], fanouts: list[int], message: str) -> None:
+def test_options_that_adaptive_sampling_does_not_take_are_refused(
+    given: dict[str, Any], fanouts: list[int], message: str
+) -> None:
     data = shop()
     for store in data.edge_stores:
         store.weight = torch.ones(store.edge_index.size(1))

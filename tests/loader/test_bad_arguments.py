@@ -264,7 +264,7 @@ def test_every_argument_has_a_row(function: Any, table: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("loader", [NeighborLoader, LinkNeighborLoader])
-def test_what_is_refused_is_next_to_what_is_not(loader: type) -> None:
+def test_right_values_of_all_checked_options_are_taken(loader: type) -> None:
     """So that no check refuses everything."""
     flags = {"replace": np.bool_(True), "disjoint": 1, "directed": True, "is_sorted": 0}
     options = {"shuffle": None, "timeout": 99.5, "pin_memory": False, **IN_ORDER}
@@ -278,7 +278,7 @@ def test_what_is_refused_is_next_to_what_is_not(loader: type) -> None:
 
 @pytest.mark.pyg("neg_sampling_ratio")
 @pytest.mark.parametrize("ratio", [0, 0.0, 2, 0.5, np.float32(1)])
-def test_ratios_that_are_right(ratio: Any) -> None:
+def test_ratios_of_negatives_of_all_number_types_are_taken(ratio: Any) -> None:
     loader = LinkNeighborLoader(graph(), [2], neg_sampling_ratio=ratio, batch_size=EDGES)
     (batch,) = loader
     assert batch.edge_label_index.size(1) == EDGES * (1 + ratio)
@@ -353,6 +353,6 @@ def test_times_and_weights_of_another_length(where: str, change: int) -> None:
         NeighborLoader(data, [2], input_nodes="a", weight_attr="weight")
 
 
-def test_a_custom_class_that_is_none() -> None:
+def test_a_custom_cls_that_is_no_class_is_refused() -> None:
     with pytest.raises(TypeError, match="custom_cls"):
         NeighborLoader(stores(), [2], input_nodes="a", custom_cls="Mine")

@@ -324,7 +324,7 @@ def test_ids_from_transform_sampler_output_are_checked(
         loader([0, 1, 2])
 
 
-def test_an_x_that_shrinks_under_the_loader(loader_class: type) -> None:
+def test_an_x_shortened_under_the_loader_is_an_error(loader_class: type) -> None:
     """The number of nodes is inferred from x, so the rows left still count as node-level."""
     data = example_graph()
     loader = loader_class(data, [-1], batch_size=3)

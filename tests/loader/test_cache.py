@@ -223,7 +223,9 @@ def test_wrong_arguments_of_the_row_cache_are_refused(
         ({"paper": torch.ones(400)}, r"nodes of \['paper'\]"),
     ],
 )
-def test_numbers_that_do_not_fit(device: Any, policy: Any, message: str) -> None:
+def test_expected_visits_of_wrong_size_are_refused_for_the_cache(
+    device: Any, policy: Any, message: str
+) -> None:
     loader = NeighborLoader(graph(), cache=0.5, cache_policy=policy, **HOST)
     with pytest.raises(ValueError, match=message):
         next(iter(loader))

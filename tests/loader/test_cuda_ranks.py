@@ -122,7 +122,7 @@ def test_emulated_batches_of_one_rank_have_their_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given", [{"cache": 0.5}, {"topology": "device"}], ids=lambda given: next(iter(given))
 )
-def test_what_a_gpu_would_hold_of_rows_and_hops_of_ranks_is_refused(
+def test_gpu_options_for_rows_and_hops_of_other_ranks_are_refused(
     way: dict[str, Any], given: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match="come from other ranks by way of the host"):

@@ -141,6 +141,8 @@ def test_stats_of_ranks_have_the_epochs_of_each() -> None:
         ("cuda:1", "cuda:1", True), ("cuda:0", "cuda:1", False), ("cuda:0", "cuda", True),
     ],
 )  # fmt: skip
-def test_devices_that_are_the_same(wanted: str | None, here: str, same: bool) -> None:
+def test_same_device_compares_indices_only_where_both_are_given(
+    wanted: str | None, here: str, same: bool
+) -> None:
     named = None if wanted is None else torch.device(wanted)
     assert _same_device(named, torch.device(here)) is same

@@ -123,7 +123,7 @@ def test_times_and_weights(weighted: bool, strategy: str, subgraph_type: str) ->
 @pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("mode", ["self", "reverse"])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_the_latest_neighbours_that_are_left(mode: str, k: int) -> None:
+def test_the_latest_neighbours_are_taken_from_edges_not_excluded(mode: str, k: int) -> None:
     """Found one by one, in lists whose latest edges are often those of the link."""
     generator = torch.Generator().manual_seed(1)
     data = Data(edge_index=torch.randint(4, (2, 200), generator=generator), num_nodes=4)
@@ -293,7 +293,7 @@ def test_epochs_resume_exactly(workers: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["both", 1.5, ("a", "b", "c"), 2])
-def test_what_is_refused(wrong: Any) -> None:
+def test_wrong_values_of_exclude_seed_edges_are_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="exclude_seed_edges must be True or 'self', 'reverse'"):
         LinkNeighborLoader(graph(), [2], exclude_seed_edges=wrong)
 
@@ -306,6 +306,6 @@ def test_what_is_refused(wrong: Any) -> None:
         (("item", "no", "user"), "must be True or 'self'"),
     ],
 )
-def test_reverse_types_that_are_not_there(mode: Any, message: str) -> None:
+def test_missing_reverse_types_are_refused(mode: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LinkNeighborLoader(shop(), [2], RATES, exclude_seed_edges=mode)

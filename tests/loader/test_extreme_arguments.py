@@ -69,7 +69,7 @@ def test_a_huge_fanout_with_replacement_is_refused() -> None:
     in_child(case)
 
 
-def test_replacement_that_is_asked_for_later() -> None:
+def test_a_huge_fan_out_is_refused_when_replace_is_set_later() -> None:
     def case() -> None:
         ours = loader([sys.maxsize])
         next(iter(ours))
@@ -125,7 +125,7 @@ BAD_INDICES = {
 
 
 @pytest.mark.parametrize("case", BAD_POINTERS)
-def test_pointers_of_a_store_that_lie(case: str) -> None:
+def test_wrong_pointers_of_a_store_are_refused(case: str) -> None:
     def attempt() -> None:
         stores = example_stores(BAD_POINTERS[case], np.array([0, 1, 2]))
         with pytest.raises(ValueError, match="is not a valid CSC"):
@@ -135,7 +135,7 @@ def test_pointers_of_a_store_that_lie(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", BAD_INDICES)
-def test_indices_of_a_store_that_lie(case: str) -> None:
+def test_wrong_indices_of_a_store_are_refused(case: str) -> None:
     def attempt() -> None:
         stores = example_stores(np.array([0, 1, 2, 3]), BAD_INDICES[case])
         with pytest.raises(ValueError, match=r"data refers to node|is not a valid CSC"):
@@ -145,7 +145,7 @@ def test_indices_of_a_store_that_lie(case: str) -> None:
 
 
 @pytest.mark.parametrize("ids", [[0, 1, 10**9], [0, -1, 2], [0, 1]])
-def test_edge_ids_of_a_store_that_lie(ids: list[int]) -> None:
+def test_wrong_edge_ids_of_a_store_are_refused(ids: list[int]) -> None:
     def attempt() -> None:
         stores = example_stores(np.array([0, 1, 2, 3]), np.array([0, 1, 2]), np.array(ids))
         with pytest.raises(ValueError, match="edge id"):
@@ -157,7 +157,7 @@ def test_edge_ids_of_a_store_that_lie(ids: list[int]) -> None:
 @pytest.mark.parametrize("bad", [10**7, -(5 * 10**6)])
 @pytest.mark.parametrize("size", [(3, 3), None])
 @pytest.mark.parametrize("layout", ["coo", "csr"])
-def test_destinations_of_a_store_that_lie(layout: str, size: Any, bad: int) -> None:
+def test_wrong_destinations_of_a_store_are_refused(layout: str, size: Any, bad: int) -> None:
     """PyG itself dies of them."""
 
     def attempt() -> None:
@@ -179,7 +179,7 @@ def test_a_store_with_the_right_number_of_edges() -> None:
 
 
 @pytest.mark.skipif(not WITH_TORCH_SPARSE, reason="needs torch_sparse")
-def test_a_sparse_tensor_that_lies() -> None:
+def test_a_sparse_tensor_with_wrong_pointers_is_refused() -> None:
     def attempt() -> None:
         pointers = torch.tensor([0, 2**31, 1, 3])
         adj_t = SparseTensor(

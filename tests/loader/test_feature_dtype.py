@@ -286,7 +286,7 @@ def test_a_gradient_reaches_a_narrow_parameter() -> None:
     assert torch.equal(data.x.grad[batch.n_id], torch.ones(len(batch.n_id), 2).half())
 
 
-def test_what_numbers_become() -> None:
+def test_numbers_are_rounded_to_the_nearest_and_overflow_to_infinity() -> None:
     """Nearest numbers, of two the even one; too large ones are infinite."""
     x = torch.tensor([[65519.0, 65520.0, 1 + 2.0**-11, 1 + 3 * 2.0**-11, 2.0**-25, 3 * 2.0**-25]])
     data = Data(

@@ -95,7 +95,7 @@ def test_a_batch_of_typed_graphs_is_warned_of_with_the_line_that_is_right() -> N
     assert warned(lambda: first(one(), input_nodes=seeds)) == []
 
 
-def test_what_a_loader_made_and_what_splits_leave_is_taken_without_a_word() -> None:
+def test_batches_and_splits_are_taken_without_a_warning() -> None:
     data = graphs()[0]
     data.edge_label_index, data.edge_label = data.edge_index, torch.ones(60)
     data.n_id, data.e_id = torch.arange(NODES), torch.arange(60)

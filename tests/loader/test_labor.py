@@ -368,7 +368,9 @@ def test_a_sampler_in_pygs_own_loader_and_a_saved_graph(tmp_path: Any) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("make", [NeighborLoader, LinkNeighborLoader])
-def test_what_is_refused(make: Any, arguments: dict[str, Any], text: str) -> None:
+def test_options_that_labor_does_not_take_are_refused(
+    make: Any, arguments: dict[str, Any], text: str
+) -> None:
     data = simple_graph()
     data.weight, data.time = torch.rand(data.num_edges), torch.arange(NODES)
     if make is LinkNeighborLoader and "time_attr" in arguments:

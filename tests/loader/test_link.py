@@ -89,7 +89,7 @@ def test_heterogeneous_equals_pyg(key):
 
 
 @pytest.mark.pyg("edge_label_index")
-def test_a_link_type_that_the_graph_does_not_have():
+def test_links_of_a_type_without_edges_are_loaded():
     data = HeteroData(paper={"num_nodes": 100})
     links = torch.randint(100, (2, 40))
     for batch in LinkNeighborLoader(

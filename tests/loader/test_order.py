@@ -265,7 +265,7 @@ def test_states_name_other_clusters() -> None:
     ],
     ids=lambda value: "" if isinstance(value, str) else "-".join(value),
 )
-def test_what_is_refused(arguments: dict[str, Any], text: str) -> None:
+def test_wrong_orders_of_seeds_are_refused(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         NeighborLoader(ring(), [2], **arguments)
 

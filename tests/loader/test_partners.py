@@ -138,7 +138,7 @@ def test_weights_of_the_sources_of_triplets_are_said_to_have_no_effect(as_dict: 
         hops(LinkNeighborLoader, neg_sampling=given if as_dict else NegativeSampling(**given))
 
 
-def test_what_is_given_beside_its_partner_is_taken() -> None:
+def test_options_beside_their_partners_are_taken() -> None:
     """So that no check refuses everything; values that are PyG's defaults need no partner."""
     times = {"time_attr": "time", "temporal_strategy": "last"}
     assert len(hops(NeighborLoader, **times)) == NODES

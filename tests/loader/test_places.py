@@ -39,7 +39,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_model_that_moves_between_epochs(machine: Machine, num_workers: int) -> None:
+def test_batches_follow_a_model_that_moves_between_epochs(
+    machine: Machine, num_workers: int
+) -> None:
     loader = NeighborLoader(
         citations(), [3], batch_size=100, seed=1, num_workers=num_workers,
         persistent_workers=num_workers > 0,
@@ -88,7 +90,9 @@ def test_construction_asks_nothing(machine: Machine, monkeypatch: pytest.MonkeyP
         iter(loader)
 
 
-def test_what_a_loader_moves_with(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_loader_keeps_its_options_and_threads(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loader = NeighborLoader(citations(), [2], device_bytes=5, gather_blocks=3)
     machine.used = machine.gpu(0)
     with monkeypatch.context() as patch:  # in a process of PyG's loader, which stays on the CPU

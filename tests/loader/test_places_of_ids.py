@@ -50,7 +50,7 @@ def test_layerwise_inference_of_pyg(machine: Machine) -> None:
 
 @pytest.mark.parametrize("filter_per_worker", [True, False])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_transform_that_attaches_targets(
+def test_a_transform_indexes_tables_on_the_host_by_input_id(
     machine: Machine, num_workers: int, filter_per_worker: bool
 ) -> None:
     """As RelBench's: a table of labels on the host, by position among the seeds."""
@@ -105,7 +105,7 @@ def test_remote_stores_are_asked_with_ids_on_the_host(machine: Machine) -> None:
         assert torch.equal(batch["author"].x.cpu(), data["author"].x[batch["author"].n_id])
 
 
-def test_ids_that_a_program_changed(machine: Machine) -> None:
+def test_ids_replaced_by_a_sampler_transform_are_copied_anew(machine: Machine) -> None:
     """A copy that has begun is of the ids as sampled: replaced ones are copied anew."""
     data, machine.used = citations(), machine.gpu(0)
 

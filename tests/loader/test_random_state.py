@@ -91,7 +91,7 @@ def test_calls_draw_anew(loader_class: type) -> None:
 
 
 @pytest.mark.parametrize("key", [(1,), (1, 2, 3), (1, -1), (1, 1 << 32), (1.0, 2), 5, "12"])
-def test_keys_that_are_no_keys(key: Any) -> None:
+def test_a_key_other_than_two_integers_is_refused(key: Any) -> None:
     sampler = NeighborSampler(citations(), [2])
     seeds = NodeSamplerInput(None, torch.arange(3))
     with pytest.raises(ValueError, match="key must be two integers"):

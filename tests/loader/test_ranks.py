@@ -246,7 +246,7 @@ class Broken:
             yield position
 
 
-def test_a_sampler_that_fails() -> None:
+def test_a_failing_sampler_loses_no_batch_and_the_epoch_resumes() -> None:
     """The batches before are lost for no rank, and a loaded state goes on."""
     loader = node(seed=1, rank=1, world_size=2, sampler=Broken(50))
     seen = []

@@ -191,7 +191,9 @@ def test_links_have_the_labels_of_a_loader_without() -> None:
         ),
     ],
 )
-def test_what_cannot_have_one_shape_is_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_have_one_shape_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         loader(**options)
 
@@ -311,7 +313,7 @@ EARLY: dict[str, dict[str, Any]] = {
 
 @EMULATED
 @pytest.mark.parametrize("name", EARLY)
-def test_what_needs_the_counts_waits_for_them(
+def test_batches_that_need_counts_wait_for_them(
     device: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     shape = {"nodes": 600, "edges": 900}

@@ -88,7 +88,7 @@ def test_no_negative_is_an_edge_of_a_backward_sampler() -> None:
     assert int(are_edges(pairs_of(next(iter(loader)), True)).sum()) == 0
 
 
-def test_the_law_of_those_that_are_left() -> None:
+def test_strict_negatives_are_uniform_among_pairs_without_edge() -> None:
     """Sources as before; of each source the destinations that are no edges are equally likely."""
     pairs = torch.cat([
         negatives(True, True, NegativeSampling("binary", 40), seed=seed)[0] for seed in (0, 1)
@@ -131,7 +131,7 @@ def test_the_same_batches_again_and_with_workers() -> None:
     assert torch.equal(one, other)
 
 
-def test_what_is_refused() -> None:
+def test_strict_negatives_without_what_they_need_are_refused() -> None:
     data = graph(False)
     with pytest.raises(ValueError, match="without neg_sampling"):
         LinkNeighborLoader(data, [2], strict_negatives=True)

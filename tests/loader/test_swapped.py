@@ -135,7 +135,7 @@ def test_contexts_of_two_threads_may_overlap() -> None:
     assert [named(place) for place in PLACES] == before
 
 
-def test_what_others_had_put_there_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_put_there_by_others_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     class Theirs(torch_geometric.loader.NeighborLoader):
         pass
 

@@ -105,6 +105,6 @@ def test_times_from_the_least_one_on_give_the_batches_of_later_ones(
         ({"time_window": 3, "time_attr": None}, "without time_attr"),
     ],
 )
-def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_wrong_time_windows_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NeighborLoader(graph(False), [2], **{"time_attr": "time", **wrong})

@@ -58,7 +58,9 @@ def test_transform_sampler_output_may_drop_the_edge_ids(loader_class: type) -> N
 @pytest.mark.pyg("transform", "filter_per_worker")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("filter_per_worker", [True, False])
-def test_where_the_transform_runs(num_workers: int, filter_per_worker: bool) -> None:
+def test_the_transform_runs_in_producers_or_the_main_thread(
+    num_workers: int, filter_per_worker: bool
+) -> None:
     threads = []
     loader = make(
         NeighborLoader,

@@ -106,7 +106,7 @@ KINDS: dict[str, dict[str, Any]] = {
     + [("share_memory_", "times of nodes", False)]
     + [(move, "uniform", True) for move in MOVES if move != "share_memory_"],
 )
-def test_tensors_that_move(move: str, kind: str, in_order: bool) -> None:
+def test_batches_are_right_after_tensors_move(move: str, kind: str, in_order: bool) -> None:
     data = graph(in_order)
     expected = list(build(data.clone(), **KINDS[kind]))
 
@@ -119,7 +119,7 @@ def test_tensors_that_move(move: str, kind: str, in_order: bool) -> None:
     in_child(case)
 
 
-def test_tensors_of_several_types_that_move() -> None:
+def test_batches_of_several_types_are_right_after_tensors_move() -> None:
     data = two_types()
     expected = list(build(data.clone(), weight_attr="weight"))
 
@@ -199,7 +199,7 @@ def test_seed_links_overwritten(end: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "edge_attr"])
-def test_features_that_lose_their_memory(name: str) -> None:
+def test_features_whose_storage_was_cut_are_an_error(name: str) -> None:
     def case() -> None:
         data = graph(in_order=True)
         batches = iter(build(data, prefetch=0))  # no batch is made before the change
@@ -211,7 +211,7 @@ def test_features_that_lose_their_memory(name: str) -> None:
     in_child(case)
 
 
-def test_features_that_shrink() -> None:
+def test_features_with_fewer_rows_are_an_error() -> None:
     def case() -> None:
         data = graph(in_order=True)
         batches = iter(build(data))

@@ -140,7 +140,7 @@ HARD_TO_ADD = {
 
 @pytest.mark.parametrize("kind", HARD_TO_ADD)
 @pytest.mark.parametrize(("k", "replace"), [(1, False), (2, False), (3, True)])
-def test_weights_whose_sum_is_hard(kind, k, replace):
+def test_weights_whose_sum_is_hard_follow_their_law(kind, k, replace):
     weights = np.array(HARD_TO_ADD[kind])
     easy = (weights / weights.max()).tolist()  # the same law
     picks = np.sort(draws(HARD_TO_ADD[kind], k, replace), axis=1)

@@ -118,7 +118,7 @@ def test_a_call_with_other_times_keeps_the_windows() -> None:
     assert bool(((time >= START[seed]) & (time <= END[seed].clamp(max=60))).all())
 
 
-def test_what_is_changed_later_changes_nothing() -> None:
+def test_windows_changed_later_change_no_batch() -> None:
     start = START.clone()
     loader = windowed(graph(), [3], input_start_time=start, seed=0)
     before = [batch.e_id for batch in loader]
@@ -140,12 +140,14 @@ def test_what_is_changed_later_changes_nothing() -> None:
         ({"time_window": 3}, ValueError, "pass one of them"),
     ],
 )
-def test_what_is_refused(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_wrong_windows_of_seeds_are_refused(
+    wrong: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         windowed(graph(), [2], **wrong)
 
 
-def test_no_seeds_have_no_windows_that_are_wrong() -> None:
+def test_empty_windows_are_taken_for_no_seeds() -> None:
     none = torch.empty(0, dtype=torch.int64)
     loader = NeighborLoader(
         graph(), [2], none, none, time_attr="time", input_start_time=none, input_end_time=none
@@ -174,7 +176,7 @@ def test_windows_of_links_are_those_of_both_ends() -> None:
         )  # fmt: skip
 
 
-def test_what_needs_times() -> None:
+def test_windows_without_time_attr_are_refused() -> None:
     with pytest.raises(ValueError, match="pass time_attr"):
         NeighborLoader(graph(), [2], input_start_time=torch.zeros(NODES, dtype=int))
     sampler = NeighborSampler(graph(), [2])

@@ -56,7 +56,7 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("kind", LOADERS)
-def test_positions_that_are_no_integers(kind: str, name: str) -> None:
+def test_positions_other_than_integers_are_refused(kind: str, name: str) -> None:
     loader = LOADERS[kind](batch_sampler=[WRONG[name]])
     calls = [lambda: list(loader), lambda: loader(WRONG[name])]
     if kind == "times":
@@ -105,7 +105,7 @@ def test_two_graphs_are_no_stores(kind: Any, pair: Any) -> None:
                 loader(pair(graphs), [2])
 
 
-def test_graphs_whose_edges_were_forgotten() -> None:
+def test_graphs_with_edge_attributes_but_no_edges_are_refused() -> None:
     """Attributes of edges say that there should be some."""
     data = HeteroData()
     data["a"].x, data["a", "to", "a"].edge_attr = torch.ones(2, 1), torch.ones(2, 1)

@@ -111,7 +111,7 @@ def test_the_same_share_changes_from_batch_to_batch(window: int) -> None:
         assert stats.binomtest(count, len(changed), 1.3 / window).pvalue < THRESHOLD
 
 
-def test_those_that_changed_stay_until_the_next_window() -> None:
+def test_each_variate_changes_once_in_a_window() -> None:
     values = np.stack([variates(batch, window=5) for batch in range(11)])
     changes = (values[1:] != values[:-1]).astype(int)
     assert (changes[:5].sum(0) == 1).all()

@@ -111,14 +111,14 @@ def test_too_even_is_wrong_too() -> None:
     assert single_inclusion(picks[: R // 7 * 7], 7) < THRESHOLD
 
 
-def test_slots_that_follow_each_other() -> None:
+def test_laws_catch_correlated_slots() -> None:
     one = np.random.default_rng(0).integers(0, 7, R)
     other = np.where(np.arange(R) % 20 == 0, one, np.random.default_rng(1).integers(0, 7, R))
     assert single_inclusion_with_replacement(other[:, None], 7) > NO_ALARM
     assert independence(one, other, 7) < THRESHOLD
 
 
-def test_batches_that_remember() -> None:
+def test_laws_catch_correlated_batches() -> None:
     d, k = 20, 6
     drawn = fair(d, k, r=4000)
     again = np.random.default_rng(1).random(4000) < 0.05
@@ -130,7 +130,7 @@ def test_batches_that_remember() -> None:
     assert overlap(drawn[:-1:2], drawn[1::2], d) < THRESHOLD
 
 
-def test_two_samples_that_differ() -> None:
+def test_laws_catch_two_different_samples() -> None:
     rng = np.random.default_rng(0)
     assert same_distribution(rng.integers(0, 9, 1500), rng.integers(0, 10, 1500) + 1) < THRESHOLD
     one = np.bincount(rng.integers(0, 12, 9000), minlength=12)

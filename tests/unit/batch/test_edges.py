@@ -271,7 +271,7 @@ def test_a_transform_of_features_keeps_the_hops() -> None:
         ({"transform_sampler_output": lambda out: out}, "transform_sampler_output"),
     ],
 )
-def test_orders_that_are_not_known(options, reason) -> None:
+def test_edges_of_unknown_order_stay_plain_tensors(options, reason) -> None:
     loader = NeighborLoader(citations(), [4, 3], batch_size=16, **options)
     assert reason in hand_out_hops(loader)
     assert type(next(iter(loader)).edge_index) is torch.Tensor

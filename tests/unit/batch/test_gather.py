@@ -44,7 +44,7 @@ CHANGES: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_tensor_that_changes_in_place(name: str) -> None:
+def test_a_tensor_changed_in_place_is_gathered_anew(name: str) -> None:
     data, batch = changed(lambda data: CHANGES[name](data.x))
     assert batch.x.dtype == data.x.dtype
     assert torch.equal(batch.x, data.x[batch.n_id])
@@ -60,20 +60,20 @@ def test_rows_of_a_users_class_are_of_that_class() -> None:
     assert type(next(iter(NeighborLoader(data, [1], batch_size=2))).x) is Marked
 
 
-def test_rows_that_are_cut_off() -> None:
+def test_rows_cut_off_are_an_error() -> None:
     """The memory is there still."""
     with pytest.raises(IndexError, match="tensor with 3 rows"):
         changed(lambda data: setattr(data.x, "data", data.x.data[:3]))
 
 
-def test_a_tensor_that_comes_to_ask_for_a_gradient() -> None:
+def test_a_tensor_that_asks_for_a_gradient_later_gets_one() -> None:
     data, batch = changed(lambda data: data.x.requires_grad_())
     batch.x.sum().backward()
     assert data.x.grad is not None
     assert data.x.grad.sum() == batch.x.numel()
 
 
-def test_a_view_whose_storage_is_cut_off() -> None:
+def test_a_view_of_a_cut_storage_is_an_error() -> None:
     """It has 48 bytes, as the view, which begins at byte 16."""
     table = torch.zeros(8, 2)[2:]
     table.untyped_storage().resize_(48)
@@ -102,7 +102,7 @@ def test_rows_kept_with_ids_are_converted() -> None:
     assert (rows.dtype, rows.tolist()) == (torch.bfloat16, [[1.0], [1.0]])
 
 
-def test_what_was_found_without_gradients_does_not_hold_with_them() -> None:
+def test_rows_require_gradients_only_where_they_are_enabled() -> None:
     x, attribute = torch.ones(4, 2, requires_grad=True), Attribute("x", 0)
     for grad in (False, True, False):
         with torch.set_grad_enabled(grad):

@@ -112,7 +112,7 @@ def test_the_transform_without_torch_sparse() -> None:
 
 @needs_layouts
 @pytest.mark.parametrize("layout", ["csr", "coo"])
-def test_what_the_transform_makes(layout: str) -> None:
+def test_matrices_of_to_sparse_tensor_keep_their_layout(layout: str) -> None:
     data = Data(edge_index=distinct_edges(), x=torch.eye(NODES))
     made = ToSparseTensor(layout=getattr(torch, f"sparse_{layout}"))(data)
     batch = next(iter(NeighborLoader(made, [2, 2], batch_size=3)))
@@ -138,21 +138,21 @@ def test_stored_bytes_count_values_and_indices_of_each_layout(layout: str) -> No
     assert stored_bytes(table.to_dense()) == NODES * NODES * 4
 
 
-def test_int32_ids_whose_places_need_64_bits() -> None:
+def test_int32_ids_with_places_of_64_bits_are_sorted() -> None:
     row, col = torch.tensor([[40_000, 1, 0], [1, 0, 69_999]], dtype=torch.int32)
     full = torch.sparse_coo_tensor(torch.stack([row, col]).long(), torch.ones(3), (80_000, 80_000))
     made = MatrixEntries(row, col, torch.arange(3)).like("adj", full.to_sparse_csr(), (80_000,) * 2)
     assert made.col_indices().tolist() == [69_999, 0, 1]
 
 
-def test_entries_that_are_vectors_are_ones_where_edges_have_no_ids() -> None:
+def test_vector_entries_without_edge_ids_become_ones() -> None:
     ends = torch.tensor([[0, 1], [1, 0]])
     full = torch.sparse_coo_tensor(ends, torch.rand(2, 3), (2, 2, 3))
     made = MatrixEntries(*ends, None).like("adj_t", full, (2, 2))
     assert made.to_dense().sum((0, 1)).tolist() == [2, 2, 2]
 
 
-def test_a_graph_whose_entries_are_vectors() -> None:
+def test_vector_entries_of_a_graph_come_into_batches() -> None:
     full = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.rand(2, 3), (2, 2, 3))
     batch = next(iter(NeighborLoader(Data(adj_t=full, num_nodes=2), [-1], batch_size=2)))
     assert torch.equal(batch.adj_t.to_dense(), full.to_dense())

@@ -89,7 +89,7 @@ def test_never_through_modules_functions_and_classes(monkeypatch: pytest.MonkeyP
     assert sizes(Data(x=a, user=Holder(beside))) == {1}
 
 
-def test_never_through_what_makes_batches() -> None:
+def test_loaders_samplers_and_iterators_are_not_searched_for_tensors() -> None:
     """A loader and a sampler refer to graphs, backends and threads, which are not the batch's."""
     (a,) = numbered(1)
     loader = NeighborLoader(example_graph(), [2], batch_size=4)
@@ -105,7 +105,7 @@ class Computed(dict[str, Tensor]):
         return [[torch.zeros(i + 1)] for i in range(50)]
 
 
-def test_values_that_are_made_on_the_way() -> None:
+def test_computed_values_are_found() -> None:
     assert sizes([Computed()]) == set(range(1, 51))
 
 
@@ -132,6 +132,6 @@ def test_an_edge_index_is_held_by_all_that_it_keeps() -> None:
     assert all(type(tensor) is Tensor for tensor in found)
 
 
-def test_what_a_batch_shares_with_its_graph_is_not_its_own() -> None:
+def test_tensors_shared_with_the_graph_are_not_made_by_a_batch() -> None:
     shared, own = numbered(2)
     assert [len(tensor) for tensor in tensors_made(Data(y=shared), Data(y=shared, x=own))] == [2]

@@ -25,6 +25,6 @@ def test_shares_are_above_0_and_at_most_1(share: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [False, np.False_, None])
-def test_what_leaves_no_seed_edges_out(value: Any) -> None:
+def test_false_values_exclude_no_seed_edges(value: Any) -> None:
     assert check_exclusion(value, [None], mirrored=True) is None
     assert check_exclusion(np.True_, [None], mirrored=False) == "self"

@@ -90,7 +90,7 @@ def test_giving_back_changes_no_settings_that_were_not_made(monkeypatch) -> None
 
 
 @pytest.mark.parametrize("keep", [1, None, "yes"])
-def test_what_is_no_flag_is_refused(keep) -> None:
+def test_a_keep_that_is_no_bool_is_refused(keep) -> None:
     with pytest.raises(TypeError, match="keep must be True or False, got"):
         pyg_direct.keep_memory(keep)
 

@@ -55,7 +55,9 @@ def test_a_change_is_told(path: Path, change: Callable[[Path], None], size: int)
 
 
 @pytest.mark.parametrize("change", [os.unlink, replaced])
-def test_what_the_map_keeps_is_no_change(path: Path, change: Callable[[Path], None]) -> None:
+def test_changes_that_keep_the_mapped_bytes_are_none(
+    path: Path, change: Callable[[Path], None]
+) -> None:
     files = files_at([path])
     change(path)
     check_unchanged(files)

@@ -284,7 +284,9 @@ def test_a_file_that_was_cut_off_stays_what_it_is(tmp_path: Any) -> None:
     assert (tmp_path / "x.npy").stat().st_size == 1000
 
 
-def test_a_disk_that_gives_no_blocks(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_file_and_missing_allocation_is_no_error(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is full leaves nothing; a file system that cannot is written to all the same."""
 
     def failing(code: int) -> None:
@@ -329,7 +331,7 @@ def test_steps_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"x": torch.tensor([[1e5]]), "dtype": torch.float16}, "above 65504"),
     ],
 )
-def test_what_is_refused(
+def test_wrong_arguments_of_quantize_are_refused(
     arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pyg_direct.core.quantized, "STEP_ELEMENTS", 1)  # a row at a time
@@ -337,7 +339,7 @@ def test_what_is_refused(
         quantize(**{"x": torch.zeros(3, 2), **arguments})
 
 
-def test_parts_that_do_not_fit() -> None:
+def test_values_and_scales_that_do_not_fit_are_refused() -> None:
     values, scale = torch.zeros(3, 2, dtype=torch.int8), torch.ones(2)
     for parts, message in (
         ((values, None), "int8 needs a scale"),

@@ -6,7 +6,7 @@ import pytest
 from pyg_direct.core.units import blocks_of_row, count_of, size_text
 
 
-def test_sizes_have_the_largest_unit_that_is_not_above_them() -> None:
+def test_size_text_picks_the_largest_unit_not_above() -> None:
     sizes = [0, 999, 1000, 999_999, 1_500_000, 2 * 10**9, 3 * 10**12]
     texts = ["0 bytes", "999 bytes", "1.0 kB", "1,000.0 kB", "1.5 MB", "2.0 GB", "3,000.0 GB"]
     assert [size_text(size) for size in sizes] == texts
@@ -22,7 +22,7 @@ def test_counts_are_exact() -> None:
 @pytest.mark.parametrize(
     "text", ["", "K", "many", "-1", "1.5", "0.0001K", "inf", "nan", "1e400", "1e99999999", "2P"]
 )
-def test_what_is_no_count(text: str) -> None:
+def test_text_that_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a whole number, as 1000, 24K"):
         count_of(text)
 

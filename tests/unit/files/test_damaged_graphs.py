@@ -61,7 +61,7 @@ def test_no_graph_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"format": "other"}', "\x00" * 9])
-def test_a_header_that_is_none(saved: Path, text: str) -> None:
+def test_text_that_is_no_header_is_refused(saved: Path, text: str) -> None:
     (saved / HEADER).write_text(text)
     with pytest.raises(InvalidGraphFileError, match=HEADER):
         pyg_direct.open(saved)

@@ -131,7 +131,7 @@ def test_the_smallest_graphs_can_be_generated_and_loaded(
         {"num_classes": 5000},
     ],
 )  # fmt: skip
-def test_what_is_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_wrong_arguments_of_generate_are_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(fields))):
         made(tmp_path, **fields)
 

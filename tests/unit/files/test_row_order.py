@@ -109,7 +109,7 @@ def test_rows_that_are_read_often_come_first(tmp_path: Path) -> None:
     assert by_rows[:100].mean() >= by_rows[-100:].mean()
 
 
-def test_visits_by_type_and_of_what_they_cannot_be() -> None:
+def test_visits_are_given_by_type_and_need_a_loader() -> None:
     data = heterogeneous_graph()
     kind = data.edge_types[0]
     loader = LinkNeighborLoader(data, [3], edge_label_index=kind, batch_size=8)
@@ -237,7 +237,7 @@ def test_damaged_positions_fail_verification_and_never_read_elsewhere(
         list(NeighborLoader(pyg_direct.open(folder), **OPTIONS))
 
 
-def test_positions_that_are_no_permutation(tmp_path: Path) -> None:
+def test_positions_other_than_a_permutation_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "graph"
     pyg_direct.save(graph(), folder, row_order="degree")
     (path,) = folder.glob("*_positions.bin")

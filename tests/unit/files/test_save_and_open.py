@@ -348,7 +348,7 @@ def pyg_loader(data: Data, sampler: Any) -> Any:
     return NodeLoader(data, sampler, batch_size=16)
 
 
-def test_what_cannot_be_saved_is_named(tmp_path: Any) -> None:
+def test_attributes_that_cannot_be_saved_are_refused_by_name(tmp_path: Any) -> None:
     writes = ("author", "writes", "paper")
     for kind, name, value, message in (
         (None, "x", torch.eye(12).to_sparse(), "node attribute 'x' .* not dense"),
@@ -475,7 +475,7 @@ def test_empty_and_damaged_graphs_and_those_of_other_versions_are_overwritten(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_appears_at_the_path_meanwhile_stays(tmp_path: Path, overwrite: bool) -> None:
+def test_a_folder_that_appears_meanwhile_stays(tmp_path: Path, overwrite: bool) -> None:
     path = tmp_path / "graph"
 
     def appear() -> None:
@@ -489,7 +489,7 @@ def test_what_appears_at_the_path_meanwhile_stays(tmp_path: Path, overwrite: boo
     assert os.listdir(tmp_path) == ["graph"]
 
 
-def test_what_lies_behind_the_last_record_is_dropped(tmp_path: Any) -> None:
+def test_bytes_after_the_last_record_are_dropped(tmp_path: Any) -> None:
     path = tmp_path / "array.bin"
     with ArrayWriter(path, "int32", (2,)) as writer:
         writer.write(np.arange(4, dtype=np.int32).reshape(2, 2))

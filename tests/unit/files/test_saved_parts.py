@@ -100,7 +100,7 @@ def saved(data: Any, folder: Path, way: str, time_attr: Any, weight_attr: Any) -
     ("way", "time_attr", "weight_attr"),
     [("save", *pair) for pair in PAIRS] + [("convert", *pair) for pair in PAIRS if all(pair)],
 )
-def test_what_was_saved_changes_no_batch(
+def test_saved_times_and_weights_change_no_batch(
     tmp_path: Path, way: str, time_attr: str | None, weight_attr: str | None
 ) -> None:
     if way == "convert":
@@ -209,7 +209,7 @@ WRONG_HEADERS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG_HEADERS)
-def test_headers_that_do_not_fit_their_tables(typed_folder: Path, name: str) -> None:
+def test_headers_that_contradict_their_tables_are_refused(typed_folder: Path, name: str) -> None:
     change, message = WRONG_HEADERS[name]
     if name == "no_times":
 
@@ -222,7 +222,7 @@ def test_headers_that_do_not_fit_their_tables(typed_folder: Path, name: str) -> 
         pyg_direct.open(typed_folder)
 
 
-def test_lists_of_a_later_type_that_begin_elsewhere(typed_folder: Path) -> None:
+def test_a_wrong_start_of_the_lists_of_a_later_type_is_refused(typed_folder: Path) -> None:
     (path,) = typed_folder.glob("*_indptr.bin")
     indptr = np.fromfile(path, np.int32)
     indptr[201] += 1  # the first list of the second type
@@ -259,7 +259,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_that_are_not_of_their_weights(weighted_folder: Path, name: str) -> None:
+def test_tables_of_other_weights_are_refused(weighted_folder: Path, name: str) -> None:
     rewrite(weighted_folder, *TABLES[name])
     message = "its weights do not fit their tables"
     with pytest.raises(InvalidGraphFileError, match=f"not written right: {message}"):
@@ -274,7 +274,7 @@ def test_tables_that_are_not_of_their_weights(weighted_folder: Path, name: str) 
     in_child(use, 60.0)
 
 
-def test_lists_that_are_not_sorted_by_time(tmp_path: Path) -> None:
+def test_lists_not_sorted_by_time_are_refused(tmp_path: Path) -> None:
     for of_nodes in (True, False):
         folder = tmp_path / f"graph{of_nodes}"
         pyg_direct.save(timed_types(of_nodes), folder, time_attr="time")

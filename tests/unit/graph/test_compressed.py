@@ -50,7 +50,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def test_it_stands_for_what_was_saved(opened: Any) -> None:
+def test_a_compressed_graph_serves_the_saved_times_and_weights(opened: Any) -> None:
     for names in (("time", "weight"), ("time", None), (None, "weight"), (None, None)):
         assert compressed_graph(opened, *names) is opened[X].edge_index.graph
     for names in (("time", "other"), ("number", None), (None, "other")):
@@ -58,7 +58,7 @@ def test_it_stands_for_what_was_saved(opened: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_it_does_not_stand_for_what_changed(opened: Any, name: str) -> None:
+def test_a_compressed_graph_does_not_serve_changed_data(opened: Any, name: str) -> None:
     CHANGES[name](opened)
     assert compressed_graph(opened, "time", "weight") is None
 
@@ -71,7 +71,7 @@ def test_lists_of_more_edges_than_there_are_make_no_edge_index(opened: Any) -> N
         CscEdgeIndex(damaged, 0).dense()
 
 
-def test_what_nobody_asks_for_may_change(opened: Any) -> None:
+def test_attributes_not_asked_for_may_change(opened: Any) -> None:
     opened[X].weight.mul_(2)
     opened["a"].y = torch.arange(4)
     assert compressed_graph(opened, "time", None) is not None

@@ -136,7 +136,9 @@ def test_ids_of_64_bits(monkeypatch: pytest.MonkeyPatch, end: int, nodes: int, e
 
 @pytest.mark.parametrize("num_src", [pytest.param(1 << 31, marks=pytest.mark.slow), (1 << 31) - 5])
 @pytest.mark.parametrize("bits", [20, 24])
-def test_ids_that_take_all_bits(monkeypatch: pytest.MonkeyPatch, num_src: int, bits: int) -> None:
+def test_ids_that_take_all_bits_of_a_key_are_sorted(
+    monkeypatch: pytest.MonkeyPatch, num_src: int, bits: int
+) -> None:
     """31 bits of a source, 10 of an edge and the rest of a destination are 61, or above 64."""
     monkeypatch.setattr(sorting, "EDGES_PER_BUCKET", 1 << 40)
     monkeypatch.setattr(sorting, "MAX_BUCKETS", 1)

@@ -93,7 +93,7 @@ def test_changed_weights_and_times_are_noticed(name: str, arguments: Any) -> Non
 
 @pytest.mark.parametrize("num_edges", [200, 2 * shared.BLOCK, 3 * shared.BLOCK + 5])
 @pytest.mark.parametrize("name", ["edge_index", "weight"])
-def test_what_numpy_writes_is_noticed(name: str, num_edges: int) -> None:
+def test_writes_by_numpy_are_noticed(name: str, num_edges: int) -> None:
     data = Data(
         x=torch.rand(30, 2),
         edge_index=torch.randint(29, (2, num_edges)),
@@ -126,7 +126,7 @@ def exchange(entries: Any, first: int, second: int, count: int) -> None:
 
 @pytest.mark.parametrize("distance", [1, 64, 2048, 16384, 2 * 16384, 100_000])
 @pytest.mark.parametrize("name", MOVES)
-def test_what_numpy_moves_is_noticed(name: str, distance: int) -> None:
+def test_entries_moved_by_numpy_are_noticed(name: str, distance: int) -> None:
     """The sum of the entries, and of those at any distance, stays what it was."""
     generator = torch.Generator().manual_seed(1)
     edge_index = torch.randint(500, (2, 200_000), generator=generator)
@@ -207,7 +207,9 @@ def test_new_tensors_and_numbers_of_nodes_make_another_graph() -> None:
     assert graph_of(data) is first
 
 
-def test_a_tensor_that_takes_the_place_of_a_freed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_tensor_at_the_address_of_a_freed_one_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Even with the same address and the same number from `id`."""
     data = homogeneous()
     monkeypatch.setattr(shared, "_state", lambda tensor: ())
@@ -220,7 +222,7 @@ def test_a_tensor_that_takes_the_place_of_a_freed_one(monkeypatch: pytest.Monkey
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("change", ["adj_t", "counted", "inference", "EdgeIndex"])
-def test_what_is_not_shared(change: str) -> None:
+def test_matrices_and_edges_without_a_version_are_compressed_each_time(change: str) -> None:
     data = homogeneous()
     if change == "adj_t":
         size = (30, 30)

@@ -36,7 +36,7 @@ def test_a_right_graph_has_no_problem() -> None:
 
 @pytest.mark.parametrize("relation", [0, 1])
 @pytest.mark.parametrize("place", [1, -2])
-def test_a_list_that_ends_before_it_begins(relation: int, place: int) -> None:
+def test_a_list_that_ends_before_it_begins_is_found(relation: int, place: int) -> None:
     """The first, and the last, whose end is that of the edges."""
     csc = csc_of()
     ends = np.cumsum([0, *(csc.num_nodes[csc.dst_type] + 1)])
@@ -53,7 +53,7 @@ def test_an_id_of_no_node_of_its_type(edge: int, node: int) -> None:
         verified(csc, "it")
 
 
-def test_weights_that_do_not_fit_their_tables() -> None:
+def test_weights_that_contradict_their_tables_are_found() -> None:
     csc = csc_of(weight_attr="weight")
     weights = csc.weights
     assert weights is not None
@@ -65,7 +65,7 @@ def test_weights_that_do_not_fit_their_tables() -> None:
     assert problem_of(replace(csc, weights=weights._replace(alias=alias))) is not None
 
 
-def test_weights_of_0_that_are_called_positive() -> None:
+def test_zero_weights_called_positive_are_found() -> None:
     csc, zero = csc_of("time", "weight"), np.zeros(16)
     assert csc.weights is not None
     none = csc.weights._replace(weight=zero, cumulative=zero.copy())
@@ -75,7 +75,7 @@ def test_weights_of_0_that_are_called_positive() -> None:
 
 
 @pytest.mark.parametrize("relation", [0, 1])
-def test_lists_that_are_not_sorted_by_time(relation: int) -> None:
+def test_lists_not_sorted_by_time_are_found(relation: int) -> None:
     csc = csc_of("time")
     assert first_unsorted_relation(csc) == -1
     first = int(csc.edge_base[relation])

@@ -78,7 +78,7 @@ def test_lists_next_to_nothing_and_infinite_ones_are_rescaled(unit):
     assert np.array_equal(given, before)
 
 
-def test_what_is_left_beside_a_heavy_edge_is_added_up_afresh():
+def test_weights_beside_a_heavy_edge_are_summed_afresh():
     """The running sums round both 2.9 and 1.1 to 2 there."""
     weight, picked = np.array([2.0**53, 2.9, 1.1, 1.1]), np.array([0])
     cumulative = np.cumsum(weight)

@@ -45,7 +45,7 @@ WRONG: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support|Sparse invariant checks")
 @pytest.mark.parametrize("name", list(LOADERS))
 @pytest.mark.parametrize("wrong", list(WRONG))
-def test_edges_that_are_none_are_named_at_construction(name: str, wrong: str) -> None:
+def test_invalid_edges_are_refused_at_construction(name: str, wrong: str) -> None:
     edges = WRONG[wrong]
     if isinstance(edges, str):  # with warnings of torch's
         edges = torch.eye(NODES).to_sparse() if edges == "coo" else torch.eye(NODES).to_sparse_csr()
@@ -54,7 +54,7 @@ def test_edges_that_are_none_are_named_at_construction(name: str, wrong: str) ->
 
 
 @pytest.mark.parametrize("name", [name for name in LOADERS if name != "node2vec"])
-def test_a_number_of_nodes_that_is_none_is_named(name: str) -> None:
+def test_an_invalid_number_of_nodes_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"number of nodes is unknown: set data.num_nodes"):
         LOADERS[name](Data(edge_index=EDGES, num_nodes="5"))
 

@@ -141,7 +141,9 @@ def test_clusters_without_pymetis_name_its_installation_and_partition(
         ({"data": Data(num_nodes=3)}, ValueError, "edge_index"),
     ],
 )
-def test_what_is_refused(wrong: dict[str, Any], error: type, message: str) -> None:
+def test_wrong_arguments_of_clusters_are_refused(
+    wrong: dict[str, Any], error: type, message: str
+) -> None:
     arguments = {"data": graph(), "num_parts": 5, "log": False, **wrong}
     with pytest.raises(error, match=message):
         ClusterData(**arguments)

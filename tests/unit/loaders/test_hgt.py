@@ -117,7 +117,7 @@ def test_types_out_of_reach_are_empty() -> None:
     assert batch["paper"].num_nodes == 3
 
 
-def test_seeds_that_repeat_and_many_batches() -> None:
+def test_repeated_seeds_keep_their_places_over_many_batches() -> None:
     """Duplicated seeds keep their places; memory is used again from batch to batch."""
     data = typed_graph(3)
     sampler = HGTSampler(data, [6, 6], seed=0)
@@ -156,7 +156,9 @@ def test_stamps_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"transform": 3}, TypeError, "transform"),
     ],
 )
-def test_what_is_refused(wrong: dict[str, Any], error: type, message: str) -> None:
+def test_wrong_arguments_of_hgt_are_refused(
+    wrong: dict[str, Any], error: type, message: str
+) -> None:
     arguments = {"data": typed_graph(), "num_samples": [2], "input_nodes": "paper", **wrong}
     with pytest.raises(error, match=message):
         HGTLoader(**arguments)

@@ -69,7 +69,7 @@ def test_model_is_pygs() -> None:
         ({"walks_per_node": 0}, "walks_per_node"),
     ],
 )
-def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_node2vec_are_refused(wrong: dict[str, Any], message: str) -> None:
     arguments = {"embedding_dim": 4, "walk_length": 5, "context_size": 3, **wrong}
     with pytest.raises(ValueError, match=message):
         Node2Vec(EDGES, **arguments)

@@ -213,6 +213,6 @@ def test_a_hub_is_read_once_and_ties_go_to_lower_ids() -> None:
         ({"num_neighbors": [3]}, TypeError, "num_neighbors"),
     ],
 )
-def test_what_is_refused(change, error, text) -> None:
+def test_wrong_arguments_of_pagerank_are_refused(change, error, text) -> None:
     with pytest.raises(error, match=text):
         pyg_direct.PageRankLoader(**{"data": graph(40, 0), "k": 4, **change})

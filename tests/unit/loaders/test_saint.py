@@ -201,7 +201,9 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         ({"edge_law": "none"}, ValueError, "edge_law"),
     ],
 )
-def test_what_is_refused(wrong: dict[str, Any], error: type, message: str) -> None:
+def test_wrong_arguments_of_saint_are_refused(
+    wrong: dict[str, Any], error: type, message: str
+) -> None:
     arguments = {"data": graph(), "batch_size": 3, **wrong}
     with pytest.raises(error, match=message):
         GraphSAINTEdgeSampler(**arguments)

@@ -166,7 +166,9 @@ def test_edges_within_groups(edges: list[tuple[int, int]], groups: list[set[int]
         ({"data": Data(num_nodes=3)}, ValueError, "edges"),
     ],
 )
-def test_what_is_refused(wrong: dict[str, Any], error: type, message: str) -> None:
+def test_wrong_arguments_of_shadow_are_refused(
+    wrong: dict[str, Any], error: type, message: str
+) -> None:
     arguments = {"data": graph(60, 0), "depth": 1, "num_neighbors": 2, **wrong}
     with pytest.raises(error, match=message):
         ShaDowKHopSampler(**arguments)

@@ -112,7 +112,7 @@ def test_rows_are_gathered_on_the_device_that_is_named(monkeypatch: pytest.Monke
         assert loader._backend.device == gpu
 
 
-def test_the_watch_sees_what_it_shall() -> None:
+def test_the_watch_counts_uploads_and_kernels() -> None:
     with emulated() as backend, Watch() as watch:
         there = torch.arange(3).to(backend.device)
         torch.cat([there, there])

@@ -104,7 +104,7 @@ def test_metapath_walks_end_where_no_edge_goes_on() -> None:
         ([], "metapath"),
     ],
 )
-def test_metapaths_that_are_refused(path: Any, message: str) -> None:
+def test_wrong_metapaths_are_refused(path: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         metapath_walk(typed_graph(), torch.tensor([0]), path)
 
@@ -126,7 +126,7 @@ def test_metapaths_that_are_refused(path: Any, message: str) -> None:
         (("graph", torch.tensor([0]), 1), ValueError, "data"),
     ],
 )
-def test_what_is_refused(arguments: Any, error: type, message: str) -> None:
+def test_wrong_arguments_of_walks_are_refused(arguments: Any, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         random_walk(*arguments)
 

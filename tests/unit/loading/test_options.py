@@ -97,7 +97,7 @@ def test_the_fan_outs_of_a_sampler_can_be_assigned() -> None:
     assert len(next(iter(loader)).num_sampled_edges) == 1
 
 
-def test_what_a_loader_reads_at_each_batch_can_be_assigned() -> None:
+def test_options_read_at_each_batch_can_be_assigned() -> None:
     loader = pyg_direct.NeighborLoader(citations(), [5], batch_size=50)
     loader.transform = lambda batch: batch.num_nodes  # type: ignore[assignment]
     loader.prefetch = 0
@@ -164,7 +164,7 @@ def test_an_error_shows_no_long_values(given: Any) -> None:
         assert "torch.float32 of shape (2000,)" in str(caught.value)
 
 
-def test_names_that_a_class_above_takes() -> None:
+def test_arguments_of_a_base_class_are_taken_by_name() -> None:
     check_names({"pin_memory": 1, "input_id": 1, "custom_cls": 1}, pyg_direct.NeighborLoader)
     with pytest.raises(TypeError, match="ShaDowKHopSampler has no argument custom_cls="):
         check_names({"custom_cls": 1}, pyg_direct.ShaDowKHopSampler)
@@ -190,7 +190,7 @@ def test_arguments_about_gpu_memory_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("device", ["device=0", "gpu", "mps", -1, True])
-def test_devices_that_there_are_not(device: Any) -> None:
+def test_unknown_devices_are_refused(device: Any) -> None:
     with pytest.raises(ValueError, match="device must be 'cpu', 'cuda', or a GPU by its number"):
         pyg_direct.NeighborLoader(citations(), [5], device=device)
 

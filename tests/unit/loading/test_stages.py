@@ -151,7 +151,7 @@ def test_the_host_does_not_run_ahead() -> None:
     assert runaway.blocks > 2 * streams.blocks
 
 
-def test_what_the_consumer_writes_is_read_by_later_batches() -> None:
+def test_writes_of_the_consumer_are_read_by_later_batches() -> None:
     """A table that training changes: a batch sees what was queued when it was asked for."""
     streams = FakeStreams({"main": SLOW})
     try:

@@ -192,7 +192,7 @@ def test_a_state_of_another_loader(case: str) -> None:
     "arguments",
     [{"num_workers": 2}, {"prefetch": 0}, {"pin_memory": True}, {"filter_per_worker": False}],
 )
-def test_what_decides_no_batch_may_differ(arguments: dict[str, Any]) -> None:
+def test_options_that_decide_no_batch_may_differ(arguments: dict[str, Any]) -> None:
     one = build()
     state = saved(one)
     other = build(**arguments)
@@ -308,7 +308,7 @@ def test_a_state_from_before_strict_negatives_is_of_none() -> None:
         links(neg_sampling="binary", strict_negatives=True).load_state_dict(state)
 
 
-def test_a_sampler_that_became_shorter() -> None:
+def test_resuming_with_a_sampler_that_became_shorter_is_an_error() -> None:
     class Shrinking:
         """Does not know its length."""
 
@@ -412,7 +412,7 @@ def test_a_state_of_one_rank_goes_on_on_every_rank() -> None:
         assert ids(loader) == ids(of_rank(2, rank))[3:]
 
 
-def test_a_state_that_was_saved_before_samplers_were_compared() -> None:
+def test_a_state_of_an_earlier_release_without_sampler_fields_is_loaded() -> None:
     state = saved(of_rank(2))
     for name in ("num_replicas", "sampler_seed", "sampler_epoch"):
         del state["fingerprint"][name]

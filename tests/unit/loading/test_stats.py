@@ -191,7 +191,7 @@ def test_the_consumers_timeline_adds_up(clock) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, WITH_THREADS_THAT_STAY])
-def test_what_iter_takes_is_waiting(clock, monkeypatch, options) -> None:
+def test_time_within_iter_counts_as_waiting(clock, monkeypatch, options) -> None:
     loader = loader_of(**options)
     monkeypatch.setattr(loader, "_decide_device", lambda: clock.spend(1.5))
     for epoch in range(2):
@@ -258,7 +258,7 @@ def test_finished_batches_wait_for_the_consumer(clock) -> None:
     assert loader.stats().ready_seconds == pytest.approx(3.0)
 
 
-def test_what_was_counted_is_added_up_where_nobody_asks() -> None:
+def test_counts_nobody_asks_for_are_added_up() -> None:
     loader = loader_of(batch_size=2)
     assert len(loader) > 2 * recorder.MOST_MADE
     for _ in loader:
@@ -559,7 +559,7 @@ def test_rows_of_a_store_are_gathered_not_assembled(clock: Clock, monkeypatch) -
     assert stats.seconds["assembling"] == 0.0
 
 
-def test_what_did_not_happen_has_no_line(clock: Clock) -> None:
+def test_stages_that_did_not_run_have_no_line(clock: Clock) -> None:
     loader = loader_of()
     assert repr(loader.stats()) == "no batch was made yet: iterate the loader first"
     assert "transform" not in repr(run(loader, clock))

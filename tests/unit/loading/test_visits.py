@@ -180,7 +180,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_known_to_the_expectation_is_refused_by_name(name: str) -> None:
+def test_options_without_known_expectation_are_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=name.replace("with replacement", "of your own")):
         expected_visits(loader_with(name))
 

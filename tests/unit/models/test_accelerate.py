@@ -76,7 +76,7 @@ def test_heterogeneous_models_have_equal_outputs_and_gradients(name) -> None:
     assert ("products" in fast.acceleration.forms().get("sums", "")) == (name != "hgt")
 
 
-def test_what_an_accelerated_model_knows_is_found_by_a_typed_function() -> None:
+def test_acceleration_returns_the_record_of_an_accelerated_model() -> None:
     plain = torch.nn.Linear(2, 2)
     with pytest.raises(TypeError, match="Linear is not an accelerated model"):
         pyg_direct.acceleration(plain)

@@ -140,7 +140,7 @@ class Decides(nn.Module):
 
 
 @pytest.mark.parametrize("cls", [Pooled, Decides])
-def test_what_needs_all_rows_gets_them(cls, loader, batch) -> None:
+def test_layers_that_need_all_rows_get_them(cls, loader, batch) -> None:
     model = cls().double()
     fast = accelerate(model, loader)
     torch.testing.assert_close(fast(batch.x, batch.edge_index), reference(model, batch))
@@ -156,7 +156,7 @@ class TakesData(nn.Module):
         return self.conv(data.x, data.edge_index)
 
 
-def test_a_model_that_takes_a_batch_as_a_whole(loader, batch) -> None:
+def test_a_model_that_takes_a_whole_batch_runs_plain_with_a_warning(loader, batch) -> None:
     model = TakesData().double()
     fast = accelerate(model, loader)
     with pytest.warns(UserWarning, match="takes a whole Data; let it take x and edge_index"):
@@ -372,7 +372,7 @@ def test_wrong_arguments_of_accelerate_are_refused(loader) -> None:
         accelerate(sage(), loader, batch_norm="some")
 
 
-def test_a_loader_whose_edges_have_no_order() -> None:
+def test_models_on_unordered_edges_run_plain_with_a_warning() -> None:
     loader = NeighborLoader(homogeneous_graph(), [3, 2], batch_size=7, subgraph_type="induced")
     with pytest.warns(UserWarning, match="subgraph_type is 'induced'"):
         fast = accelerate(sage(), loader)

@@ -63,7 +63,7 @@ def test_a_lazy_model_is_accelerated_from_the_second_batch_on(kind) -> None:
     assert fast.acceleration.forms()["sums"] == "products"
 
 
-def test_a_layer_that_no_batch_reaches() -> None:
+def test_a_model_with_a_lazy_layer_no_batch_reaches_stays_plain() -> None:
     graph = heterogeneous_graph()
     loader = loader_of(graph, hops=1)
     fast = accelerate(LazyHetero(graph.edge_types).double(), loader)

@@ -75,7 +75,7 @@ def test_state_of_the_step_before_is_of_its_weights(certify, loader, batch) -> N
     assert_same(trained, recurrent, loader, batch, certify=certify)
 
 
-def test_an_optimizer_that_steps_in_the_backward(loader, batch) -> None:
+def test_an_optimizer_stepping_in_the_backward_trains_as_plain(loader, batch) -> None:
     def program(model, call, batch):
         def step(parameter):
             with torch.no_grad():
@@ -99,7 +99,7 @@ def halved(net, h):
     return out + net.mean
 
 
-def test_what_a_forward_does_to_its_weights_is_done_once(loader, batch) -> None:
+def test_changes_of_weights_in_a_forward_are_made_once(loader, batch) -> None:
     assert_same(trained, halved, loader, batch)
 
 
@@ -119,7 +119,7 @@ def read_between_writes(net, h):
 
 
 @pytest.mark.parametrize("between", [written_by_data, read_between_writes])
-def test_what_is_read_has_the_numbers_of_its_time(between, loader, batch) -> None:
+def test_values_read_between_steps_are_those_of_their_time(between, loader, batch) -> None:
     assert_same(trained, between, loader, batch, certify=False)
 
 
@@ -140,7 +140,7 @@ def test_outputs_may_be_written_to(loader, batch) -> None:
     assert_same(program, lambda net, h: h @ net.matrix, loader, batch)
 
 
-def test_features_that_are_written_to_before_the_backward(loader, batch) -> None:
+def test_features_written_before_the_backward_are_an_error(loader, batch) -> None:
     model, x = made().float(), batch.x.clone()
     out = accelerate(model, loader)(x, batch.edge_index)
     x.zero_()
@@ -161,7 +161,7 @@ def test_a_tensor_that_is_given_twice_is_one(certify, loader, batch) -> None:
     torch.testing.assert_close(*found)
 
 
-def test_rows_that_a_model_keeps_of_features_that_it_writes_to(loader, batch) -> None:
+def test_kept_rows_of_written_features_are_those_of_the_plain_model(loader, batch) -> None:
     model = made().float()
 
     def forward(x, edge_index):
@@ -178,7 +178,7 @@ def test_rows_that_a_model_keeps_of_features_that_it_writes_to(loader, batch) ->
 
 
 @pytest.mark.parametrize("of_class", [True, False])
-def test_a_forward_that_is_replaced_later(of_class, loader, batch, monkeypatch) -> None:
+def test_a_replaced_forward_takes_effect(of_class, loader, batch, monkeypatch) -> None:
     model = made().float()
     fast = accelerate(model, loader)
     before, forward = run(fast, batch), model.forward

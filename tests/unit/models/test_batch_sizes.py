@@ -29,7 +29,7 @@ def test_types_with_as_many_nodes_are_told_apart_by_their_names() -> None:
     assert {key: len(value) for key, value in found.items()} == {"a": 2, "b": 0}
 
 
-def test_what_cannot_be_told_has_all_rows() -> None:
+def test_outputs_of_ambiguous_size_keep_all_rows() -> None:
     assert len(sizes((2, 5), (0, 5)).seeds_of(torch.ones(5, 2))) == 5
     assert len(sizes((2, 5), (0, 4)).seeds_of(torch.ones(6, 2))) == 6
 

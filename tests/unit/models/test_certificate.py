@@ -22,7 +22,7 @@ from pyg_direct.models.training.accelerate import Acceleration
 from pyg_direct.models.training.certificate import Certificate
 
 
-def test_which_calls_are_compared(monkeypatch) -> None:
+def test_calls_1_64_4096_and_8192_are_compared(monkeypatch) -> None:
     found = Certificate()
     due = [call for call in range(1, 9000) if found.is_due()]
     assert due == [1, 64, 4096, 8192]
@@ -88,7 +88,7 @@ def test_planted_faults_are_noticed(fault, loader, batch, monkeypatch) -> None:
     assert unchecked.acceleration.reason == ""
 
 
-def test_what_differs_later_is_noticed_at_the_next_comparison(loader, batch, monkeypatch) -> None:
+def test_a_later_difference_is_noticed_at_the_next_comparison(loader, batch, monkeypatch) -> None:
     monkeypatch.setattr(certificate, "CALLS", (1, 3))
     model = Net()
     fast = accelerate(model, loader)
@@ -253,13 +253,13 @@ def stores_plain(net, h):
     return h
 
 
-def test_what_only_the_plain_model_stores_is_noticed(loader, batch) -> None:
+def test_a_value_stored_only_by_the_plain_model_is_noticed(loader, batch) -> None:
     fast = accelerate(Net(stores_plain), loader)
     with pytest.warns(UserWarning, match="what it holds as 'scale' differs by"):
         run(fast, batch)
 
 
-def test_numbers_that_are_none_are_differences() -> None:
+def test_nan_is_a_difference_unless_both_have_it() -> None:
     one, none = torch.ones(2), torch.tensor([1.0, float("nan")])
     assert "differ by inf" in certificate._difference("they differ", none, one, 1.0)
     assert "differ by inf" in certificate._difference("they differ", one, none, 1.0)
@@ -336,7 +336,7 @@ def test_large_tensors_are_not_copied(between, as_buffer, loader, batch, monkeyp
         assert not table.any()
 
 
-def test_arguments_that_a_forward_writes_to(loader, batch) -> None:
+def test_a_forward_that_writes_to_its_arguments_has_the_plain_output(loader, batch) -> None:
     model = Net()
     model.forward = lambda x, edge_index: model.second(
         model.first(x.add_(1), edge_index), edge_index
@@ -413,7 +413,7 @@ OTHER = torch.tensor([1.0, 2.0])
     ],
     ids=str,
 )
-def test_in_what_outcomes_differ(changes, message) -> None:
+def test_differences_of_outcomes_name_what_differs(changes, message) -> None:
     found = certificate.differences(outcome(**changes), outcome())
     assert len(found) == bool(message)
     assert message in next(iter(found.values()), "")

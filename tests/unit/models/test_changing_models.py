@@ -76,7 +76,7 @@ CHANGES = {
 
 @pytest.mark.filterwarnings("ignore:pyg_direct.accelerate runs")
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_model_that_is_changed_later(name, loader, batch) -> None:
+def test_a_model_changed_after_acceleration_gives_its_new_outputs(name, loader, batch) -> None:
     between, change = CHANGES[name]
     torch.manual_seed(0)
     model = Net(between)
@@ -99,7 +99,7 @@ DECIDES = {
 
 
 @pytest.mark.parametrize("name", DECIDES)
-def test_a_forward_that_decides_by_what_it_holds(name, loader, batch) -> None:
+def test_a_forward_that_branches_on_its_attributes_follows_them(name, loader, batch) -> None:
     between, change = DECIDES[name]
     model = Net(between)
     fast = accelerate(model, loader)
@@ -121,7 +121,7 @@ ASKS = {
 
 @pytest.mark.filterwarnings("ignore:pyg_direct.accelerate runs")
 @pytest.mark.parametrize("name", MODES)
-def test_a_forward_that_decides_by_a_mode_of_torch(name, loader, batch) -> None:
+def test_a_forward_that_branches_on_a_torch_mode_follows_it(name, loader, batch) -> None:
     model = Net(ASKS[name])
     fast = accelerate(model, loader)
     run(fast, batch)
@@ -131,7 +131,7 @@ def test_a_forward_that_decides_by_a_mode_of_torch(name, loader, batch) -> None:
     torch.testing.assert_close(run(fast, batch), reference(model, batch))
 
 
-def test_a_forward_that_decides_by_the_default_dtype(loader, batch) -> None:
+def test_a_forward_that_reads_the_default_dtype_follows_it(loader, batch) -> None:
     model = Net(lambda net, h: h * torch.get_default_dtype().itemsize)
     fast = accelerate(model, loader)
     run(fast, batch)
@@ -156,7 +156,7 @@ def scaled_by_global(net, h):
 
 
 @pytest.mark.parametrize("cell", ["global", "closure"])
-def test_what_no_attribute_shows(cell, loader, batch, monkeypatch) -> None:
+def test_changed_globals_and_closures_take_effect(cell, loader, batch, monkeypatch) -> None:
     factor = [1.0]
     monkeypatch.setitem(globals(), "SCALE", factor)
     model = Net(scaled_by_global if cell == "global" else lambda net, h: h * factor[0])
@@ -277,7 +277,9 @@ class Bank(Net):
         return found
 
 
-def test_a_large_table_that_is_written_to_after_it_was_read(loader, batch, monkeypatch) -> None:
+def test_a_large_table_written_after_use_is_an_error_as_by_torch(
+    loader, batch, monkeypatch
+) -> None:
     monkeypatch.setattr(saved_tensors, "COPIED_NUMBERS", 100)
     torch.manual_seed(0)
     model = Bank()

@@ -220,7 +220,7 @@ class TestFaultsAreCaught:
         with pytest.raises((AssertionError, RuntimeError)):
             assert_close(inference(model, Data(**inputs), tuple(inputs)), expected)
 
-    def test_a_block_that_is_skipped(self, monkeypatch, small_blocks):
+    def test_a_skipped_block_is_caught(self, monkeypatch, small_blocks):
         blocks = executor.Executor._blocks
         monkeypatch.setattr(executor.Executor, "_blocks", lambda *a: list(blocks(*a))[:-1])
         self.run(basic(GraphSAGE)(), graph_inputs())
@@ -246,7 +246,7 @@ class TestFaultsAreCaught:
 
         self.run(Net(), graph_inputs())
 
-    def test_messages_that_come_piece_by_piece_to_other_rows(self, monkeypatch, small_blocks):
+    def test_messages_sent_to_other_rows_are_caught(self, monkeypatch, small_blocks):
         monkeypatch.setattr(blocks, "HUB_BYTES", 1)
         inputs = graph_inputs("edge_attr")
         inputs["edge_index"][1, :300] = 5
@@ -302,7 +302,7 @@ class TestData:
         found = inference(model, Data(x=inputs["x"], adj_t=adj_t))
         assert_close(found, forward(model, inputs))
 
-    def test_values_that_are_no_attributes(self):
+    def test_inputs_may_be_attributes_of_other_names(self):
         make, _ = HOMOGENEOUS["gat-attr"]
         inputs, model = graph_inputs("edge_attr"), make()
         data = Data(edge_index=inputs["edge_index"], num_nodes=60, features=inputs["x"])
@@ -310,7 +310,7 @@ class TestData:
         assert_close(inference(model, data, given), forward(model, inputs))
 
     @pytest.mark.parametrize("name", ["sage-mean", "gat"])
-    def test_features_that_are_not_contiguous(self, name):
+    def test_strided_features_give_the_output_of_the_forward(self, name):
         inputs, model = graph_inputs(), HOMOGENEOUS[name][0]()
         inputs["x"] = torch.cat([inputs["x"], inputs["x"]], dim=1)[:, ::2]
         assert_close(inference(model, Data(**inputs)), forward(model, inputs))

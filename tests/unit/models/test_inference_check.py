@@ -125,7 +125,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_what_is_not_compared_is_said(name, size, said) -> None:
+def test_a_model_not_compared_is_reported_with_the_reason(name, size, said) -> None:
     net, (make, why) = Net(), LEFT_OUT[name]
     net.between = make(net)
     assert inference(net, GRAPH).shape == (60, 4)
@@ -163,7 +163,7 @@ def test_a_model_that_fails_on_a_part_is_not_compared(said, monkeypatch) -> None
     assert said == []
 
 
-def test_graphs_that_say_nothing_of_their_nodes(size, said) -> None:
+def test_inference_of_a_graph_without_node_attributes_warns_of_nothing(size, said) -> None:
     class Embedding(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -104,7 +104,7 @@ class Halved(nn.Module):
         return self.lin(sums / each) + self.lin(sums / 2) + self.lin(sums) + sums[:, :3]
 
 
-def test_what_does_not_commute_is_computed_as_written() -> None:
+def test_operations_that_do_not_commute_are_computed_as_written() -> None:
     check(Halved())
 
 
@@ -193,7 +193,7 @@ class Kept(nn.Module):
         return self.hidden.tanh() * edge_weight.sum()
 
 
-def test_what_a_model_keeps_and_what_it_writes_to() -> None:
+def test_kept_and_written_tensors_are_those_of_the_forward() -> None:
     model, inputs = Kept(), graph_inputs("edge_weight")
     expected, weight = inputs["x"] * 3.0, inputs["edge_weight"].clone()
     inference(model, Data(**inputs), tuple(inputs))
@@ -231,7 +231,7 @@ def test_a_list_may_change_once_its_rows_are_computed(write) -> None:
     torch.testing.assert_close(inference(Net(), data, certify=False), wanted)
 
 
-def test_edges_that_change_in_place() -> None:
+def test_edges_changed_in_place_give_the_output_of_the_forward() -> None:
     check(Turned())
 
 

@@ -312,14 +312,14 @@ def test_rows_that_are_known_keep_their_numbers() -> None:
     assert torch.equal(run.whole(h)[:9], some)
 
 
-def test_plain_tensors_that_are_written_to_later() -> None:
+def test_plain_tensors_written_later_count_as_they_were() -> None:
     run, added = BatchRun(torch.device("cpu")), X.clone()
     h = run.enter(X) + added
     added.zero_()
     torch.testing.assert_close(run.whole(h), X + X)
 
 
-def test_lists_that_are_written_to_later(monkeypatch) -> None:
+def test_lists_written_later_count_as_they_were_or_are_an_error(monkeypatch) -> None:
     for copied in (0, 100):
         monkeypatch.setattr(message_lists, "COPIED_ENTRIES", copied)
         run, index = BatchRun(torch.device("cpu")), INDEX.clone()
@@ -332,7 +332,7 @@ def test_lists_that_are_written_to_later(monkeypatch) -> None:
                 run.whole(h)
 
 
-def test_what_nobody_needs_is_not_computed_or_kept() -> None:
+def test_rows_nobody_needs_are_not_computed_or_kept() -> None:
     run = BatchRun(torch.device("cpu"))
     h = run.enter(X).sin()
     made = functional.linear(h, torch.eye(COLUMNS, dtype=X.dtype))

@@ -110,7 +110,7 @@ def test_a_block_holds_as_many_links_as_memory_allows() -> None:
         ({"source": torch.ones(5, 3)}, ValueError, r"source have the shape \(3,\), and .* \(2,\)"),
     ],
 )
-def test_what_is_wrong_is_named(change, error, text) -> None:
+def test_wrong_arguments_of_rank_links_are_refused(change, error, text) -> None:
     arguments = {
         "source": torch.ones(5, 2), "destination": torch.ones(7, 2),
         "links": torch.tensor([[0], [6]]),
@@ -158,7 +158,9 @@ def test_some_equal_rows_among_others_are_ties() -> None:
 
 @pytest.mark.parametrize("name", ["source", "destination", "links", "known"])
 @pytest.mark.parametrize("wrong", [[[1.0]], None, 3, "rows", torch.tensor(1.0)])
-def test_what_is_no_tensor_of_rows_is_named(name: str, wrong: object) -> None:
+def test_arguments_that_are_no_tensors_of_rows_are_refused_by_name(
+    name: str, wrong: object
+) -> None:
     given = {"source": torch.ones(2, 3), "destination": torch.ones(4, 3),
              "links": torch.tensor([[0], [1]])}  # fmt: skip
     if name == "known" and wrong is None:

@@ -59,7 +59,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("given", OTHERS)
-def test_what_runs_plain_is_named_until_a_batch_is_accelerated(given, loader, batch) -> None:
+def test_the_reason_for_a_plain_run_stays_until_a_batch_is_accelerated(
+    given, loader, batch
+) -> None:
     net = Net()
     fast = accelerate(net, loader)
     assert fast.acceleration.reason == ""
@@ -112,7 +114,7 @@ def test_a_heterogeneous_model_names_the_loader_of_a_foreign_batch() -> None:
     assert "not from a loader" in fast.acceleration.reason
 
 
-def test_what_is_refuted_stays_so(loader, batch) -> None:
+def test_a_refuted_acceleration_stays_plain(loader, batch) -> None:
     def fails(net, h):
         if type(h) is not torch.Tensor:
             raise KeyError("planted")
@@ -265,7 +267,7 @@ ON_ALL_ROWS = {
 
 
 @pytest.mark.parametrize("name", ON_ALL_ROWS)
-def test_what_a_backward_ran_on_all_rows_is_named(name, loader, batch) -> None:
+def test_operations_of_a_backward_on_all_rows_are_named(name, loader, batch) -> None:
     between, expected = ON_ALL_ROWS[name]
     fast = accelerate(Net(between), loader)
     out = run(fast, batch)

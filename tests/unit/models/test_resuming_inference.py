@@ -116,14 +116,14 @@ def test_another_model_with_the_same_parameters(tmp_path, name) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "kept"])
-def test_tensors_that_are_not_in_the_state_dict(tmp_path, name) -> None:
+def test_changed_tensors_outside_the_state_dict_give_no_wrong_resume(tmp_path, name) -> None:
     interrupted(tmp_path / "out.npy")
     other = model()
     getattr(other.shift, name)[1] += 1
     assert_refused_or_right(other, tmp_path / "out.npy")
 
 
-def test_a_function_that_the_forward_calls(tmp_path, monkeypatch) -> None:
+def test_a_changed_function_of_the_forward_gives_no_wrong_resume(tmp_path, monkeypatch) -> None:
     interrupted(tmp_path / "out.npy")
     monkeypatch.setitem(globals(), "scaled", lambda h, factor: h * (2 * factor))
     assert_refused_or_right(model(), tmp_path / "out.npy")
@@ -154,7 +154,7 @@ HOLD = [
 ]
 
 
-def test_what_differs_has_another_name() -> None:
+def test_values_of_other_inputs_have_other_keys() -> None:
     names = set()
     for rows in (ROWS, ROWS + 1, ROWS.double()):
         for make in HOLD:
@@ -177,7 +177,7 @@ def computed(out):
     return len(count)
 
 
-def test_what_was_computed_is_not_computed_again(tmp_path) -> None:
+def test_an_interrupted_inference_computes_only_the_rest(tmp_path) -> None:
     assert computed(tmp_path / "other.npy") == 3  # layers, and products before the last sums
     interrupted(tmp_path / "out.npy")
     assert computed(tmp_path / "out.npy") == 1

@@ -470,7 +470,7 @@ def test_a_share_of_the_nodes_has_rows(hot) -> None:
 
 
 @pytest.mark.parametrize("how", ["saved", "weights", "labor", "bfloat16", "memory", "replace"])
-def test_with_what_else_a_user_may_ask_for(how, tmp_path) -> None:
+def test_reuse_works_with_other_options_of_loader_and_model(how, tmp_path) -> None:
     data, options = homogeneous_graph(torch.float32), {}
     if how == "saved":
         pyg_direct.save(data, tmp_path / "graph")
@@ -539,7 +539,7 @@ class OnAllRows(TwoLayers):
         return self.second(x, edge_index)
 
 
-def test_operations_on_all_rows_that_keep_rows_apart() -> None:
+def test_row_wise_operations_on_all_rows_train_as_plain() -> None:
     for reuse in (Reuse(), Reuse(gradient="refresh", refresh=0.5), Reuse(staleness=0)):
         expected = trained(sage(), loader_of(), reuse, certify=False)
         torch.manual_seed(0)

@@ -208,7 +208,7 @@ ACTIVATIONS = "celu elu hardshrink hardsigmoid hardtanh leaky_relu mish selu sof
 
 
 @pytest.mark.parametrize("name", [*ACTIVATIONS.split(), "threshold"])
-def test_activations_that_torch_2_4_does_not_tag(name):
+def test_activations_untagged_in_torch_2_4_have_their_rule(name):
     table, numbers = row(6, 3), ((0.5, 0.1) if name == "threshold" else ())
 
     class Untagged:

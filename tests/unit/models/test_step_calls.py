@@ -45,12 +45,12 @@ def test_as_many_columns_as_rows() -> None:
     check(lambda x: x.transpose(0, 1).transpose(0, 1) * 2, (4, 4), (6, 4), (4, 6))
 
 
-def test_columns_that_begin_where_the_rows_end() -> None:
+def test_column_slices_from_the_number_of_rows_stay_columns() -> None:
     for rows in (3, 5):
         check(lambda x, rows=rows: x[:, rows:] * 2, (rows, 8))
 
 
-def test_numbers_that_are_equal_but_of_other_types() -> None:
+def test_equal_numbers_of_other_types_give_their_own_dtype() -> None:
     for number in (1, 1.0, True):
         x, run = torch.arange(6).view(3, 2), BatchRun(torch.device("cpu"))
         found = run.enter(x) + number

@@ -179,7 +179,7 @@ class TestResume:
     @pytest.mark.parametrize(
         "change", ["last layer", "first layer", "features", "edges", "dtype", "code", "attribute"]
     )
-    def test_what_changed_is_computed_again(self, change, tmp_path, monkeypatch):
+    def test_a_changed_model_or_input_is_computed_again(self, change, tmp_path, monkeypatch):
         """Tables are known by their operations and inputs, not by what the model is called."""
         model, data = problem()
         options = {"out": tmp_path / "emb.npy", "resume": True, "certify": False}

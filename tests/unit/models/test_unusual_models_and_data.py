@@ -60,7 +60,7 @@ class Projecting(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [Reversible, Scripted])
-def test_inference_of_models_that_look_at_memory_or_are_scripted(kind) -> None:
+def test_inference_of_scripted_models_and_those_that_read_memory_is_right(kind) -> None:
     model = kind().eval()
     with torch.no_grad():
         expected = model(GRAPH.x.clone(), GRAPH.edge_index)
@@ -69,7 +69,9 @@ def test_inference_of_models_that_look_at_memory_or_are_scripted(kind) -> None:
 
 @pytest.mark.parametrize("certify", [True, False])
 @pytest.mark.parametrize("kind", [Reversible, Scripted])
-def test_steps_of_models_that_look_at_memory_or_are_scripted(kind, certify, loader, batch) -> None:
+def test_steps_of_scripted_models_and_those_that_read_memory_are_right(
+    kind, certify, loader, batch
+) -> None:
     torch.manual_seed(0)
     model = kind()
     fast, found = accelerate(model, loader, certify=certify), []

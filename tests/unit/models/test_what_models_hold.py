@@ -430,7 +430,7 @@ def lines(net):
 
 
 @pytest.mark.parametrize("held", [lock, lines])
-def test_what_cannot_be_copied_is_not_compared_and_not_moved_on(held, loader, batch) -> None:
+def test_a_model_holding_uncopyable_objects_is_not_compared(held, loader, batch) -> None:
     net = Net(lambda net, h: h * float(next(net.held, 5) if held is lines else 5))
     net.held = held(net)
     fast = accelerate(net, loader)
@@ -513,7 +513,7 @@ def test_arguments_of_a_step_that_fails_are_as_before(loader, batch, monkeypatch
     torch.testing.assert_close(x, batch.x + 1)
 
 
-def test_what_functions_share_with_the_model_is_put_back_in_place() -> None:
+def test_objects_shared_by_functions_are_restored_in_place() -> None:
     shared = [1, {"a": [2]}]
     net = Net(lambda net, h: shared)
     state = ModelState(net)
@@ -530,7 +530,7 @@ def test_more_objects_than_a_model_has_are_not_followed(monkeypatch) -> None:
     assert len(ModelState(net)._seen) == 50
 
 
-def test_what_is_not_of_the_user_is_not_followed() -> None:
+def test_objects_of_libraries_are_not_followed() -> None:
     net = Net()
     net.lock, net.log, net.data = threading.Lock(), logging.getLogger("x"), weakref.ref(net)
     kinds = {type(value) for value in ModelState(net)._seen.values()}

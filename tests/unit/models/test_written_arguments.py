@@ -134,7 +134,9 @@ def counting(name):
 
 
 @pytest.mark.parametrize("name", BETWEEN)
-def test_models_that_write_to_arguments(name, loader, batch, monkeypatch) -> None:
+def test_operations_that_write_to_arguments_run_accelerated(
+    name, loader, batch, monkeypatch
+) -> None:
     monkeypatch.setattr(StepCosts, "pay", lambda *args: True)
     model, plain_model = counting(name), counting(name)
     fast = accelerate(model, loader, certify=False)
@@ -152,7 +154,7 @@ def test_models_that_write_to_arguments(name, loader, batch, monkeypatch) -> Non
 
 
 @pytest.mark.parametrize("name", BETWEEN)
-def test_inference_of_models_that_write_to_arguments(name, loader) -> None:
+def test_inference_with_operations_that_write_to_arguments_is_right(name, loader) -> None:
     model, expected = counting(name), counting(name)
     data = loader.data
     found = inference(model, data)

@@ -88,7 +88,7 @@ def test_a_gradient_of_some_rows_is_computed_on_these(name) -> None:
     torch.testing.assert_close(step.whole(found), expected)
 
 
-def test_what_is_not_zero_is_not_taken_for_it() -> None:
+def test_nonzero_gradients_are_not_taken_for_zero() -> None:
     for function in (lambda h: h.exp() + h, lambda h: h * h.sum()):
         step, found, expected = gradients(function)
         torch.testing.assert_close(step.whole(found), expected)

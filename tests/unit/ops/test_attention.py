@@ -86,7 +86,7 @@ def test_no_sources_and_no_destinations() -> None:
     assert dot_by_heads(none, none, x, x).shape == (0, 2)
 
 
-def test_what_they_take() -> None:
+def test_sums_by_heads_take_three_dimensions_of_supported_dtypes() -> None:
     host, wide = torch.device("cpu"), torch.float64
     assert can_sum_by_heads((5, 2, 3), wide, host)
     assert not can_sum_by_heads((5, 3), wide, host), "no heads"

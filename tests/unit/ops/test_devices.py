@@ -94,7 +94,7 @@ def test_a_process_on_several_devices_takes_that_of_its_rank(
         (True, 0, 3, gpu(3)), (True, 2, 3, gpu(2)), (True, 0, 9, gpu(0)),
     ],
 )  # fmt: skip
-def test_an_allocator_that_counts_no_bytes(
+def test_a_device_is_decided_without_counts_of_the_allocator(
     cuda: FakeCuda,
     monkeypatch: pytest.MonkeyPatch,
     initialised: bool,
@@ -117,7 +117,7 @@ def test_data_on_a_device_decides(cuda: FakeCuda) -> None:
     assert process_device([gpu(1), gpu(3)])[0] == gpu(0), "on several it does not"
 
 
-def test_a_device_that_lacks_software(cuda: FakeCuda) -> None:
+def test_a_gpu_without_software_gives_the_host_with_a_warning(cuda: FakeCuda) -> None:
     cuda.held[1], cuda.problem = 5, "CuPy is missing"
     with pytest.warns(RuntimeWarning, match=r"There is a GPU, but .*CuPy is missing.*device='cpu'"):
         assert process_device() == (HOST, "CuPy is missing")

@@ -25,11 +25,11 @@ def limit(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def test_what_is_available_without_groups(root: Path) -> None:
+def test_memory_without_groups_is_that_of_the_machine(root: Path) -> None:
     assert usable_bytes() == 4000 << 10
 
 
-def test_a_system_that_does_not_tell(root: Path) -> None:
+def test_a_system_without_meminfo_is_unlimited(root: Path) -> None:
     (root / "meminfo").unlink()
     assert usable_bytes() == UNLIMITED
 
@@ -53,14 +53,14 @@ def test_the_limit_of_a_group_of_version_1_counts(root: Path) -> None:
     assert usable_bytes() == 77
 
 
-def test_a_container_that_hides_the_group(root: Path) -> None:
+def test_a_hidden_group_has_the_limit_of_the_visible_root(root: Path) -> None:
     """Its own limit is that of the root which it sees."""
     (root / "groups").write_text("4:memory:/hidden/one\n")
     limit(root / "fs/memory/memory.limit_in_bytes", "88\n")
     assert usable_bytes() == 88
 
 
-def test_what_a_group_of_version_2_holds_is_taken_off(root: Path) -> None:
+def test_memory_held_by_a_group_of_version_2_is_subtracted(root: Path) -> None:
     """But not its pages of files, which can be let go; pages of shared memory cannot."""
     (root / "groups").write_text("0::/a/b\n")
     for group, held, limit_ in (("a/b", "90", "max"), ("a", "500", "600")):
@@ -71,7 +71,7 @@ def test_what_a_group_of_version_2_holds_is_taken_off(root: Path) -> None:
     assert usable_bytes() == 600 - (500 - 350)
 
 
-def test_what_a_group_of_version_1_holds_is_taken_off(root: Path) -> None:
+def test_memory_held_by_a_group_of_version_1_is_subtracted(root: Path) -> None:
     (root / "groups").write_text("4:memory:/a\n")
     limit(root / "fs/memory/a/memory.limit_in_bytes", "100\n")
     limit(root / "fs/memory/a/memory.usage_in_bytes", "130\n")

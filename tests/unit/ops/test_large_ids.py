@@ -56,7 +56,7 @@ def test_rows_of_a_table_above_4_gib(kind: str) -> None:
         assert torch.equal(out.cpu(), expected)
 
 
-def test_rows_of_which_more_than_2_gib_are_cached() -> None:
+def test_rows_from_a_cache_of_more_than_2_gib_are_right() -> None:
     row_bytes = 4096
     held, table = sparse(3 * GIB).view(-1, row_bytes), torch.ones(2, row_bytes, dtype=torch.uint8)
     held[-1] = 7

@@ -17,7 +17,7 @@ def frontier(**changes: Any) -> Frontier:
     return Frontier([NODES], [LOCAL], None)._replace(**changes)
 
 
-def test_frontiers_that_fit() -> None:
+def test_valid_frontiers_pass_the_check() -> None:
     check_frontier(frontier(), 1, torch.int64, False)
     check_frontier(frontier(seed_of=[LOCAL]), 1, torch.int64, True)
 
@@ -36,6 +36,6 @@ def test_frontiers_that_fit() -> None:
     ],
     ids=range(8),
 )
-def test_frontiers_that_do_not(items: Frontier, disjoint: bool, message: str) -> None:
+def test_invalid_frontiers_are_refused(items: Frontier, disjoint: bool, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_frontier(items, 1, torch.int64, disjoint)

@@ -143,7 +143,7 @@ def test_too_few_rows_are_refused() -> None:
         aggregate(large()[0], torch.randn(499, 2), None, "sum")
 
 
-def test_what_is_not_taken() -> None:
+def test_reductions_dtypes_and_shapes_without_kernel_are_not_taken() -> None:
     x = torch.randn(3, 2)
     assert can_aggregate(x, None, "add")
     assert not can_aggregate(x, None, "lstm")

@@ -213,6 +213,8 @@ def test_without_a_gpu_it_is_the_tensor() -> None:
         (torch.ones(3, requires_grad=True), ValueError, "gradient"),
     ],
 )
-def test_what_it_refuses(value: Any, error: type[Exception], message: str) -> None:
+def test_values_that_cannot_be_unified_are_refused(
+    value: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         pyg_direct.unified(value)

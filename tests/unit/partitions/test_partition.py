@@ -122,7 +122,7 @@ def test_remote_rows_of_a_ring_in_which_all_edges_are_cut_are_half(tmp_path: Pat
     assert (report.remote_rows, report.cut) == (0.5, 1.0)
 
 
-def test_what_metis_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metis_gets_all_types_weighted_by_their_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """All node types one after another, weighted by the lists of all relations."""
     pymetis = pytest.importorskip("pymetis")
     data, asked = two_relations(), list[Any]()
@@ -348,7 +348,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_there_is_refused_by_name(name: str, three_parts: Any) -> None:
+def test_options_unavailable_over_parts_are_refused_by_name(name: str, three_parts: Any) -> None:
     with pytest.raises(ValueError, match=name):
         pyg_direct.NeighborLoader(three_parts, [2], **REFUSED[name])
 

@@ -101,7 +101,7 @@ NAMES = {
 
 @pytest.mark.parametrize("asked", NAMES)
 @pytest.mark.parametrize("given", NAMES)
-def test_batches_of_loaders_that_ask_for_other_attributes(given, asked) -> None:
+def test_loaders_with_other_attributes_get_the_same_batches_of_shared_data(given, asked) -> None:
     """The order by time is for those that ask for times."""
     shared = pyg_direct.share(homogeneous(), **NAMES[given])
     for more in ({}, {"subgraph_type": "induced"}, {"replace": True}):
@@ -234,7 +234,7 @@ def test_times_that_were_written_to_are_read_anew() -> None:
     assert_same(batches(shared, time_attr="time"), batches(data, time_attr="time"))
 
 
-def test_what_is_shared_already_is_returned(tmp_path: Path) -> None:
+def test_shared_and_opened_data_are_returned_as_they_are(tmp_path: Path) -> None:
     shared = pyg_direct.share(homogeneous(), time_attr="time")
     pyg_direct.save(homogeneous(), tmp_path / "graph")
     opened = pyg_direct.open(tmp_path / "graph")
@@ -266,7 +266,7 @@ def changed(**attributes):
         (Data(x=torch.ones(2, 1), edge_attr=torch.ones(2, 1)), ValueError, "has no edges"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(data, error, text) -> None:
+def test_data_that_cannot_be_shared_are_refused_without_leaks(data, error, text) -> None:
     before = handles()
     with pytest.raises(error, match=text):
         pyg_direct.share(data)

@@ -19,7 +19,7 @@ def test_an_epoch_is_the_difference() -> None:
     assert sum_of([]) is None
 
 
-def test_what_each_waited_is_known_to_all() -> None:
+def test_waiting_times_of_all_ranks_are_listed() -> None:
     of_all = of_ranks([EARLY, LATE])
     assert of_all is not None
     assert (of_all.rows, of_all.sent_bytes) == (14, (0, 12))
@@ -34,7 +34,7 @@ def test_shares_are_of_rows_and_of_frontiers() -> None:
     assert ExchangeTraffic().as_dict()["remote_request_share"] == 0.0
 
 
-def test_what_models_wait_is_known_of_one_rank() -> None:
+def test_waiting_of_models_is_added_to_its_rank() -> None:
     models = ExchangeTraffic(collectives=3, sent_bytes=(8, 0), received_bytes=(4, 0))
     both = LATE.with_computing(1, models, 0.25)
     assert both.computing_waiting_seconds == (0.0, 0.25)
@@ -42,6 +42,6 @@ def test_what_models_wait_is_known_of_one_rank() -> None:
     assert both.sent_bytes == LATE.sent_bytes
 
 
-def test_what_was_counted_is_shown_line_by_line() -> None:
+def test_traffic_is_printed_line_by_line() -> None:
     traffic = ExchangeTraffic(collectives=3, sent_bytes=(0, 80))
     assert repr(traffic) == "ExchangeTraffic:\n  collectives: 3\n  sent_bytes: (0, 80)"

@@ -208,7 +208,7 @@ def test_a_sampler_of_seeds_that_fails_ends_the_exchange(alone: Rank) -> None:
         alone.windows.check()
 
 
-def test_what_making_a_window_raises_is_told_to_all_that_ask(alone: Rank) -> None:
+def test_an_error_in_making_a_window_is_raised_at_every_request(alone: Rank) -> None:
     def fail(asked: Sequence[Any]) -> Any:
         raise OSError("planted")
 

@@ -27,7 +27,7 @@ def test_a_sampler_of_batches_of_many_sizes(monkeypatch: pytest.MonkeyPatch) -> 
         assert got.num_sampled_edges == expected.num_sampled_edges
 
 
-def test_rooms_that_are_just_full() -> None:
+def test_padding_is_right_where_a_room_is_just_full() -> None:
     """All of type "a" are found where its room ends, and then found again."""
     data = HeteroData()
     data["a"].num_nodes, data["b"].num_nodes = 1, 60

@@ -39,7 +39,7 @@ def test_the_edges_as_sampled_are_kept_where_they_are_asked_for() -> None:
     assert in_both_directions(given, True).edge is None
 
 
-def test_ends_whose_product_int32_cannot_hold() -> None:
+def test_int32_ends_with_products_of_64_bits_are_paired() -> None:
     """As of int32 graphs with more than 46,341 nodes in a batch."""
     far = 70_000
     pairs = [(far - 1, far - 2), (0, 50_000), (far - 2, far - 1)]

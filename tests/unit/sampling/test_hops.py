@@ -68,7 +68,7 @@ def test_heterogeneous_batches_sampled_elsewhere_are_those_of_this_process() -> 
         assert_equal(got, want)
 
 
-def test_a_seed_that_is_not_a_node() -> None:
+def test_a_seed_out_of_range_is_an_error_also_elsewhere() -> None:
     sampler = NeighborSampler(attributed_graph(), [4, 3])
     sampler._keyed = replace(keyed(sampler), source=Elsewhere())
     with pytest.raises(IndexError, match="seeds"):

@@ -17,7 +17,7 @@ from pyg_direct.sampling import keyed
 from pyg_direct.sampling.keyed import WorkspacePool
 
 
-def test_the_kinds_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workspaces_of_the_kinds_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed, "MAX_IDLE_KINDS", 2)
     pool, made = WorkspacePool(), [object() for _ in range(4)]
     given: list[tuple[str, Any]] = list(zip("abac", made, strict=True))
@@ -35,7 +35,9 @@ def test_they_stay_in_their_process() -> None:
     assert pool.take("a") is not None
 
 
-def test_one_that_an_exception_left_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workspace_left_by_an_exception_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = Data(edge_index=torch.tensor([[1, 2, 0], [0, 1, 2]]), num_nodes=3)
     sampler = NeighborSampler(data, [2])
     seeds, key, used = NodeSamplerInput(None, torch.arange(3)), (1, 2), []
@@ -56,7 +58,7 @@ def test_one_that_an_exception_left_is_not_used_again(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("each_backend")
-def test_one_that_was_made_in_inference_mode_serves_outside_of_it() -> None:
+def test_a_workspace_made_in_inference_mode_serves_outside() -> None:
     loader = NeighborLoader(example_graph(), [2, 2])
     with torch.inference_mode():
         loader([0, 1])

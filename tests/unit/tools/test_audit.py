@@ -197,7 +197,7 @@ def test_adaptive_loaders_without_edges_in_some_hops_are_audited(
     assert audit(loader).ok
 
 
-def test_what_cannot_be_checked_is_told() -> None:
+def test_promises_that_cannot_be_checked_are_listed() -> None:
     windows: Any = {"input_start_time": TIMES - 20, "input_end_time": TIMES - 5}
     renamed = temporal(graph(), input_id=SEEDS + 7, **windows)
     (text,) = audit(renamed, time_attr="time").unchecked
@@ -236,7 +236,7 @@ def test_counts_repeats_and_weights() -> None:
 
 
 @pytest.mark.pyg("sample_direction")
-def test_neighbours_that_edges_lead_to() -> None:
+def test_the_audit_counts_neighbours_in_the_direction_of_sampling() -> None:
     sampler = NeighborSampler(graph(False), [2, 2], sample_direction="backward")
     loader = torch_geometric.loader.NodeLoader(graph(False), sampler, batch_size=16)
     result = audit(loader, 2)
@@ -289,7 +289,7 @@ def test_the_next_epoch_stays_the_next_one() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_what_is_refused() -> None:
+def test_wrong_arguments_of_audit_are_refused() -> None:
     loader = NeighborLoader(graph(), [2])
     with pytest.raises(TypeError, match="got list"):
         audit([])

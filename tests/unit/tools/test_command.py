@@ -45,7 +45,7 @@ def test_the_help_lists_all_subcommands(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("given", [[], ["tell"]])
-def test_what_is_no_subcommand_is_refused(
+def test_an_unknown_subcommand_is_refused(
     given: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -120,7 +120,7 @@ def test_wrong_arguments_are_told_before_torch_is_imported(name: str) -> None:
     assert done.returncode == 10
 
 
-def test_what_was_made_is_told_at_the_end(
+def test_commands_end_with_the_graph_made_and_how_to_open_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command.main(["generate", str(tmp_path / "graph"), "--nodes", "20", "--edges", "40"])

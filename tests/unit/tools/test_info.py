@@ -202,7 +202,7 @@ BLIND_TORCH = TorchCuda("2.11.0+cu130", "13.0", False)
         ({"environ": {"PYG_DIRECT_DEVICE": "cpu"}}, "cpu, as PYG_DIRECT_DEVICE says"),
     ],
 )
-def test_why_loaders_stay_on_the_cpu(changes: dict[str, Any], meaning: str) -> None:
+def test_the_report_says_why_loaders_stay_on_the_cpu(changes: dict[str, Any], meaning: str) -> None:
     text = info.report(Fake(device="cpu", **changes))
     assert f"device=None means:      {meaning}" in text.splitlines(), text
 
@@ -250,18 +250,18 @@ def test_every_mismatch_is_one_problem_with_its_fix(
     assert [bool(re.search(what, p.what) and re.search(fix, p.fix)) for p in found] == [True]
 
 
-def test_a_device_that_cannot_be_used() -> None:
+def test_an_unusable_device_variable_is_a_problem() -> None:
     found = problems(torch_cuda=CPU_TORCH, nvml=NO_DRIVER, pci_gpus=0)
     assert [p.what for p in found] == ["Loaders would use cuda, which cannot be used."]
 
 
-def test_a_gpu_whose_node_the_system_does_not_tell() -> None:
+def test_a_gpu_without_known_numa_node_is_reported_as_unknown() -> None:
     text = info.report(Fake(nvml=nvml(DeviceGetMemoryAffinity=[0])))
     assert "GPU 0, NUMA node:       unknown (the system does not say)" in text
     assert "none found" in text
 
 
-def test_what_a_gpu_does_not_tell_is_unknown() -> None:
+def test_unsupported_queries_of_a_gpu_are_reported_as_unknown() -> None:
     """As of a vGPU, which has no PCIe link."""
     no = pynvml.NVMLError_NotSupported()
     names = [name for name in vars(nvml()) if name.startswith("nvmlDeviceGet")]
@@ -313,7 +313,7 @@ def test_the_link_is_measured_only_when_asked_for_and_usable() -> None:
         assert machine.asked_link == asked
 
 
-def test_a_gpu_that_gives_other_batches() -> None:
+def test_a_gpu_with_wrong_batches_is_a_problem() -> None:
     assert "same as on the CPU:     pass: uniform" in info.report(Fake())
     wrong = Fake(checks=[("uniform", True), ("gather", False)])
     assert "same as on the CPU:     FAIL: gather" in info.report(wrong)
@@ -394,7 +394,7 @@ def test_extras_hold_the_wheels_that_messages_name() -> None:
     assert set(NVIDIA_WHEELS) == set(CUPY_WHEELS) == {12, 13}
 
 
-def test_gpus_that_only_torch_lists() -> None:
+def test_gpus_listed_only_by_torch_are_reported() -> None:
     """Without NVML and nvidia-smi, as in some containers: name, memory and capability are known."""
     gpu = SimpleNamespace(name="NVIDIA H200", total_memory=141_000_000_000, major=9, minor=0)
     of_torch = TorchCuda("2.11.0+cu130", "13.0", True, (gpu, gpu))

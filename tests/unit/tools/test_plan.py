@@ -62,7 +62,7 @@ def test_types_are_predicted_as_measured() -> None:
     assert batches.edges == pytest.approx(edges, rel=0.05)
 
 
-def test_what_fits_where() -> None:
+def test_the_plan_places_the_graph_and_features_that_fit() -> None:
     data = Data(edge_index=plan.power_law_edges(1000, 5000), num_nodes=1000)
     topology, features = 4 * 6001, 400_000
     fits = plan.GpuModel(2 * (topology + features), 1e9, "as given")
@@ -83,7 +83,7 @@ def test_what_fits_where() -> None:
     assert "with cache= for 400 rows (" in plan.report(narrower)
 
 
-def test_which_batches_are_counted(monkeypatch) -> None:
+def test_the_plan_counts_all_batches_but_the_first(monkeypatch) -> None:
     """All but the first, which compiles."""
     sizes = iter([100, 1, 2, 3, 6])
 
@@ -357,7 +357,7 @@ def test_a_number_of_cores_that_cannot_be_is_refused(capsys) -> None:
     assert "--cores must be at least 1, got 0" in capsys.readouterr().err
 
 
-def test_a_graph_that_the_sampling_cannot_take(tmp_path, capsys) -> None:
+def test_a_graph_that_the_sampling_cannot_take_is_refused(tmp_path, capsys) -> None:
     path = tmp_path / "twice.pt"
     torch.save(Data(edge_index=torch.tensor([[0, 0], [1, 1]]), num_nodes=2), path)
     with pytest.raises(SystemExit, match=r"^2$"):

@@ -25,7 +25,9 @@ def doubles(*values: float) -> torch.Tensor:
     ("rows", "hits", "found"),
     [(0, 0.0, [0, 0]), (1, 0.5, [1, 1]), (2, 0.75, [1, 2]), (3, 1, [2, 2])],
 )
-def test_what_a_cache_of_some_rows_finds(rows: int, hits: float, found: list[int]) -> None:
+def test_a_cache_of_some_rows_finds_their_expected_share(
+    rows: int, hits: float, found: list[int]
+) -> None:
     visits = {None: doubles(1, 9, 5)}
     room = 3 * SLOT_BYTES + rows * 256
     cached = cached_rows(ONE, visits, {None: 256}, room)

@@ -30,7 +30,7 @@ from pyg_direct.tools.plan_orders import (
         ([2, 4, 1, 3], [(2, 4, 1, 3), (4, 3, 2, 1), (1, 2, 3, 4), (2, 4, 1), (2, 4), (2,)]),
     ],
 )
-def test_which_are_tried(fanout, tried) -> None:
+def test_fan_outs_are_tried_in_all_orders_and_with_fewer_hops(fanout, tried) -> None:
     assert fanouts_to_try(fanout) == tried
 
 

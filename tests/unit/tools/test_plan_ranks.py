@@ -93,7 +93,7 @@ def test_edges_are_read_in_each_layer_that_needs_them() -> None:
     assert work == Work(6, 42, 6, 3 + 5 + 1 + 1, 0)
 
 
-def test_when_sharing_rows_pays() -> None:
+def test_the_plan_names_the_speed_at_which_sharing_rows_pays() -> None:
     step = StepOfRanks(2, Work(100, 4000, 0, 0, 0), 4, 60, 2400, 2000)
     assert "1,000 bytes" not in ranks_text(step)
     assert "each rank sends 1.0 kB a step" in ranks_text(step)
@@ -101,7 +101,7 @@ def test_when_sharing_rows_pays() -> None:
 
 
 @pytest.mark.parametrize(("speed", "pays"), [(5e9, "it pays"), (3.9e9, "it does not pay")])
-def test_when_common_batches_pay(speed: float, pays: str) -> None:
+def test_the_plan_names_the_speed_at_which_common_batches_pay(speed: float, pays: str) -> None:
     """A rank sends 8 GB, of which 4 between layers, and saves a second of each kind."""
     alone, together = Work(0, 4e9, 0, 0, 5e12), Work(0, 2e9, 0, 0, 3e12)
     step = CommonStep(together, 0, 8e9, 10, 4e9, 1.25)
@@ -181,7 +181,7 @@ def test_the_command_knows_owners_and_links(
         ),
     ],
 )
-def test_what_ranks_cannot_be_is_told(
+def test_invalid_ranks_of_a_plan_are_refused(
     more: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -189,7 +189,7 @@ def test_what_ranks_cannot_be_is_told(
     assert message in capsys.readouterr().err
 
 
-def test_owners_that_are_none_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_owners_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(torch.arange(7), path := tmp_path / "part.pt")
     given = ["--nodes", "20", "--edges", "50", "--fanout", "2", "--ranks", "2", "--owners"]
     wrong = {str(path): "one integer for each of 20 nodes", "nothing": "No such file"}

@@ -107,7 +107,7 @@ def test_attributes_follow_reversed_edges_beside_self_loops(tmp_path: Path) -> N
     assert [(s, t, e) for (s, t), e in edges] == expected
 
 
-def test_changes_that_are_refused(tmp_path: Path) -> None:
+def test_changes_between_types_or_of_attributes_are_refused(tmp_path: Path) -> None:
     source = ArraySource("e.npy")
     typed = [NodeSpec("a", 3), NodeSpec("b", 3)]
     for change in ({"symmetrise": True}, {"self_loops": "add"}):

@@ -517,7 +517,9 @@ def test_arrays_of_graphs_of_pyg(tmp_path: Path) -> None:
     assert rows.length == 3
 
 
-def test_graphs_of_pyg_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pt_files_without_one_graph_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "data.pt"
     for content, message in (
         ([small()] * 3, "is a data set of 3 graphs"),

@@ -234,7 +234,7 @@ def test_edge_types_are_gone_on_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "names"), [("prepared", ["sorted_times", "indptr"]), ("case", ["x_scale"])]
 )
-def test_files_of_which_nothing_is_recorded_before_their_end(
+def test_files_unrecorded_before_their_end_are_written_again(
     request: pytest.FixtureRequest, kind: str, names: list[str]
 ) -> None:
     case: Case = request.getfixturevalue(kind)
@@ -333,7 +333,7 @@ class BadFile:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_disk_that_fails(case: Case, code: int) -> None:
+def test_a_conversion_goes_on_after_a_full_disk(case: Case, code: int) -> None:
     """What was written stays, and is gone on with when there is room."""
     for room in (500, 20_000, 20_000):
         with pytest.MonkeyPatch.context() as patch:
@@ -377,7 +377,9 @@ def test_short_reads_are_gone_on_with(case: Case, monkeypatch: pytest.MonkeyPatc
     assert_same_files(case.out, case.saved)
 
 
-def test_a_file_that_ends_early(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_ends_early_is_refused_and_nothing_is_left(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         array_rows, "open", lambda path, *_, **__: ShortReads(path, 2000), raising=False
     )
@@ -456,7 +458,7 @@ def test_the_room_on_the_disk_is_looked_at_first(
         convert(spec, case.out)
 
 
-def test_what_stands_at_the_path_stays(case: Case) -> None:
+def test_files_of_the_user_at_the_path_stay(case: Case) -> None:
     case.out.mkdir()
     (case.out / "mine").touch()
     with pytest.raises(FileExistsError, match="--overwrite"):
@@ -529,7 +531,7 @@ def test_files_that_others_put_into_the_work_folder_stay(case: Case, wrong: bool
         assert_same_files(case.out, case.saved)
 
 
-def test_what_appears_at_the_path_meanwhile_stays(case: Case) -> None:
+def test_a_folder_that_appears_meanwhile_stays(case: Case) -> None:
     """The conversion is kept, and takes its place when that is free."""
     mine = case.out / "mine"
 

@@ -186,7 +186,9 @@ def test_loaders_take_them_as_they_are(tmp_path: Path, options: dict[str, Any]) 
                 assert torch.equal(one[key], other[key]), key
 
 
-def test_what_cannot_be_a_time_or_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attributes_that_are_no_times_or_weights_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = timed()
     data.edge_negative = torch.ones(3000)
     data.edge_negative[2500] = -1

@@ -271,7 +271,7 @@ def test_files_of_unknown_kind_or_content_are_refused(folder: Path) -> None:
         ([0, 10**6], "float16", "Row 1 of .* has 1000000, which float16"),
     ],
 )
-def test_elements_that_a_dtype_cannot_hold(
+def test_elements_out_of_range_of_a_dtype_are_refused(
     tmp_path: Path, values: Any, dtype: str, match: str
 ) -> None:
     np.save(tmp_path / "x.npy", values)
@@ -282,7 +282,7 @@ def test_elements_that_a_dtype_cannot_hold(
         list(rows.read(1, 1))  # as behind an interruption
 
 
-def test_elements_that_a_dtype_can_hold(tmp_path: Path) -> None:
+def test_elements_in_range_of_a_dtype_are_converted(tmp_path: Path) -> None:
     for values, dtype, expected in (
         (np.array([-128, 127]), "int8", [-128, 127]),
         (np.array([0, 2], np.uint16), "bool", [False, True]),
@@ -326,7 +326,7 @@ def test_tables_are_no_exception(tmp_path: Path) -> None:
     ] == [[1, -1]]
 
 
-def test_elements_that_narrow_features_cannot_hold(
+def test_infinite_elements_of_narrow_features_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_files, "STEP_BYTES", 16)  # of two rows

@@ -93,7 +93,7 @@ def test_seeds_are_entered() -> None:
 
 
 @pytest.mark.parametrize("bad", [12, 1000, -1, -(2**63), 2**32 + 4])
-def test_what_is_no_node_is_not_entered(bad: int) -> None:
+def test_a_seed_out_of_range_is_refused_and_the_workspace_goes_on(bad: int) -> None:
     work = workspace(example_graph(), [2])
     assert work.sample([torch.tensor([4, 7])], KEY) is not None
     assert work.sample([torch.tensor([7, bad])], KEY) is None
@@ -322,7 +322,7 @@ def test_buffers_grow_amid_a_batch_and_its_edges_stay_right(disjoint: bool) -> N
     assert (used._table.dtype == np.uint64) == disjoint
 
 
-def test_a_batch_after_one_that_was_broken_off() -> None:
+def test_a_batch_after_an_interrupted_one_is_right() -> None:
     data = example_graph()
     for stop in range(5):
         used = workspace(data, [2, 2])

@@ -89,7 +89,7 @@ def test_a_page_that_cannot_be_read_is_told(
         pass
 
 
-def test_what_is_not_in_memory_is_asked_for(tmp_path: Path) -> None:
+def test_pages_not_in_memory_are_requested(tmp_path: Path) -> None:
     table, expected = mapped(tmp_path), np.arange(1_500_000, dtype=np.float32).reshape(5000, 300)
     index = torch.randint(5000, (300,), generator=torch.Generator().manual_seed(0))
     forget(tmp_path / "table.npy")

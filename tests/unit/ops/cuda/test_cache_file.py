@@ -58,13 +58,15 @@ def test_a_write_that_breaks_off_leaves_what_was_there(monkeypatch: pytest.Monke
     assert [*seen, read_json("a.json")] == [[1], [1]]
 
 
-def test_a_folder_that_cannot_be_written(folder: Path) -> None:
+def test_an_unwritable_cache_folder_is_no_error(folder: Path) -> None:
     (folder / "pyg_direct").write_text("")
     assert not write_json("a.json", 1)
     assert read_json("a.json") is None
 
 
-def test_a_folder_that_is_not_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_cache_variable_means_the_default_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An empty variable names none, as the specification of XDG has it."""
     monkeypatch.setattr(Path, "home", lambda: folder)
     monkeypatch.setenv("XDG_CACHE_HOME", "")

@@ -93,7 +93,7 @@ def test_a_file_with_something_else_is_as_none(cache: Path) -> None:
     assert json.loads(cache.read_text()) == ["here"]
 
 
-def test_a_folder_that_cannot_be_written(cache: Path) -> None:
+def test_an_unwritable_folder_of_certificates_is_logged(cache: Path) -> None:
     cache.parent.write_text("a file where the folder should be")
     with emulated() as backend, unittest.TestCase().assertLogs("pyg_direct", "WARNING") as logs:
         assert check(backend, "here") == "passed"
@@ -155,7 +155,7 @@ class CupyError(Exception):
         ("sampled", RuntimeError("CUDA error: out of memory"), RuntimeError),
     ],
 )
-def test_what_keeps_the_check_from_its_end_is_not_kept(
+def test_a_failed_self_check_is_not_cached(
     first_use: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     place: str,
@@ -241,7 +241,9 @@ def test_a_probe_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         mine.probe()
 
 
-def test_what_cannot_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_cannot_compile_is_refused_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As CuPy 13 without a libnvrtc that it finds."""
     missing = OSError("libnvrtc.so.12: cannot open shared object file")
     mine = probed(monkeypatch, missing)

@@ -107,7 +107,9 @@ class _FakeCupy:
 
 
 @pytest.mark.parametrize("has_from_external", [True, False])
-def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: bool) -> None:
+def test_cupy_gets_the_text_instances_arguments_and_stream(
+    monkeypatch: pytest.MonkeyPatch, has_from_external: bool
+) -> None:
     """The whole text, all instances, pointers and scalars of the right width, torch's stream."""
     _pretend(monkeypatch)
     cupy = _FakeCupy(has_from_external)
@@ -200,7 +202,9 @@ def test_a_cupy_that_fails_on_import_is_named(
         require_cuda(CUDA)
 
 
-def test_what_the_results_of_kernels_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_identity_of_kernels_covers_gpu_driver_compiler_and_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A certificate holds for one GPU, driver, compiler and package."""
 
     def identity(
@@ -274,7 +278,7 @@ def test_free_memory_beside_a_foreign_allocator_is_that_of_the_driver(
     assert compiling.CupyCompiler(CUDA).free_bytes() == 7
 
 
-def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cuda_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch)
     assert require_cuda(CUDA) is sys.modules["cupy"]
     with pytest.raises(RuntimeError, match="'cuda:3' does not exist: there are 1"):

@@ -164,7 +164,7 @@ def test_a_file_that_is_mapped_to_be_shared_is_registered_where_it_lies(
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("before", [True, False])
-def test_what_is_written_to_a_private_mapping_is_read(
+def test_writes_to_a_private_mapping_are_read(
     source: Source, before: bool, runtime: PinningRuntime, tmp_path: Path
 ) -> None:
     """Before the table is placed, also past torch; and afterwards, when its version tells."""
@@ -273,7 +273,7 @@ def test_memory_that_is_there_needs_no_more(runtime: PinningRuntime) -> None:
     lease.close()
 
 
-def test_what_the_mappings_of_a_process_say(tmp_path: Path) -> None:
+def test_mappings_have_ranges_paths_offsets_and_files(tmp_path: Path) -> None:
     table = of_numpy(tmp_path)
     first = table.data_ptr()
     (found,) = mappings(first, first + table.nbytes)

@@ -155,7 +155,9 @@ def test_small_hops_are_one_launch(monkeypatch: pytest.MonkeyPatch, name: str) -
         assert launches == {"sample_small": 1, "emit_edges": 1, "emit_nodes": 1}
 
 
-def test_what_one_block_does_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hops_too_large_for_one_block_get_their_own_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A hop of large fan-outs stands between two of small ones, which are small launches."""
     launches, _ = work_of_a_batch(monkeypatch, 1, rounds=1000, num_neighbors=[2, 40, 2])
     assert launches["sample_small"] == 2

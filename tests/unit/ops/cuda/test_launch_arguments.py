@@ -101,7 +101,7 @@ def test_a_struct_of_another_instance_is_refused() -> None:
         wide.bind(batch=filled(narrow.descriptor("batch")), hop=0)
 
 
-def test_an_argument_that_is_missing() -> None:
+def test_a_missing_argument_of_a_launch_is_named() -> None:
     with pytest.raises(TypeError, match="example has no argument for n, base"):
         _kernel([])(1, ids=IDS, table=TABLE)
 

@@ -87,7 +87,7 @@ def test_two_tensors_on_one_array_share_it_too(runtime: FakeRuntime) -> None:
     assert runtime.names() == ["register", "unregister"]
 
 
-def test_tensors_that_share_a_page(runtime: FakeRuntime) -> None:
+def test_tensors_on_one_page_stay_pinned_until_the_last_lease_closes(runtime: FakeRuntime) -> None:
     """CUDA refuses to register a page twice; and it must stay while either of them needs it."""
     array, registry = np.zeros(100_000, np.uint8), Registry(runtime)
     parts = [
@@ -190,7 +190,7 @@ def test_pages_of_a_neighbour_are_not_ours(
         Registry(runtime).lease(x, "x").close()
 
 
-def test_memory_that_a_storage_has_left(runtime: FakeRuntime) -> None:
+def test_memory_left_by_a_storage_is_registered_anew(runtime: FakeRuntime) -> None:
     """What comes to lie there is registered for itself."""
     memory, registry = np.zeros(100_000, np.uint8), Registry(runtime)
     x = torch.from_numpy(memory)
@@ -249,7 +249,7 @@ def test_a_failed_pin_names_the_tensor_the_code_and_a_remedy(
         Registry(runtime).lease(x, "data.x")
 
 
-def test_a_gpu_that_sees_registered_memory_elsewhere(runtime: FakeRuntime) -> None:
+def test_memory_registered_under_another_address_is_refused(runtime: FakeRuntime) -> None:
     runtime.same_address = False
     with pytest.raises(PinningError, match="under other addresses"):
         Registry(runtime).lease(table(), "data.x")
@@ -281,7 +281,7 @@ def test_a_pinned_copy(runtime: FakeRuntime) -> None:
     assert runtime.names() == ["allocate", "free"]
 
 
-def test_a_pinned_copy_that_does_not_fit(runtime: FakeRuntime) -> None:
+def test_a_pinned_copy_that_does_not_fit_is_an_error(runtime: FakeRuntime) -> None:
     registry, x = Registry(runtime), table()
     runtime.fail_allocate = OUT_OF_MEMORY
     with pytest.raises(PinningError, match=r"could not be copied to pinned memory.*ulimit"):
@@ -292,7 +292,7 @@ def test_a_pinned_copy_that_does_not_fit(runtime: FakeRuntime) -> None:
     assert runtime.names() == []
 
 
-def test_what_takes_a_while_is_said_before(
+def test_long_registrations_are_announced(
     runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, small, registry = table(), table(9), Registry(runtime)
@@ -320,7 +320,7 @@ def _saying(lines: list[str], call: Callable[..., Any]) -> Callable[..., Any]:
     return said_before
 
 
-def test_leases_that_end_while_another_begins(runtime: FakeRuntime) -> None:
+def test_a_lease_may_end_while_another_begins(runtime: FakeRuntime) -> None:
     """The collector may end a lease inside `lease`, in the same thread, with the lock held."""
     memory, registry = np.zeros(900_000, np.uint8), Registry(runtime)
     x, y = torch.from_numpy(memory[:400_000]), torch.from_numpy(memory[500_000:])
@@ -340,7 +340,7 @@ def test_leases_that_end_while_another_begins(runtime: FakeRuntime) -> None:
     assert runtime.ranges == {}
 
 
-def test_a_lease_that_ended_while_the_lock_was_held(runtime: FakeRuntime) -> None:
+def test_a_lease_ended_under_the_lock_is_unregistered_later(runtime: FakeRuntime) -> None:
     """Its memory is unregistered before any of its pages is needed again."""
     memory, registry = np.zeros(900_000, np.uint8), Registry(runtime)
     left, right = torch.from_numpy(memory[:600_000]), torch.from_numpy(memory[400_000:])

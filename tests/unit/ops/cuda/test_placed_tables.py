@@ -98,7 +98,7 @@ def test_pinned_memory_is_freed_when_nothing_reads_it_any_more(backend: CudaBack
     assert [name for name, _, _ in runtime.calls[before:]] == ["synchronize", "free"]
 
 
-def test_a_tensor_that_takes_the_place_of_another(backend: CudaBackend) -> None:
+def test_a_new_tensor_under_an_old_id_is_placed_anew(backend: CudaBackend) -> None:
     """Python gives ids again: what was placed under an id need not be this tensor's."""
     for features in ("device", "host"):
         memory = CudaBackend(backend.device, backend.library).memory
@@ -114,7 +114,7 @@ def test_a_tensor_that_takes_the_place_of_another(backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize("features", ["device", "host"])
-def test_a_tensor_whose_memory_was_exchanged(backend: CudaBackend, features: str) -> None:
+def test_a_tensor_with_exchanged_memory_is_placed_anew(backend: CudaBackend, features: str) -> None:
     """`share_memory_`, `set_` and queues do that; the version of the tensor stays the same."""
     table = torch.zeros(50, WIDE)
     placed(backend, table, features)

@@ -173,7 +173,7 @@ def test_half_of_the_free_memory_by_default(gpu: Gpu) -> None:
     assert [name for name, place in places(loader).items() if place == ON_DEVICE] == ["indptr"]
 
 
-def test_it_says_what_it_decided(gpu: Gpu) -> None:
+def test_placement_is_logged_and_printed(gpu: Gpu) -> None:
     with unittest.TestCase().assertLogs("pyg_direct", logging.INFO) as logs:
         loader = loader_of(gpu, graph(), features="host")
     messages = [record.getMessage() for record in logs.records]
@@ -364,7 +364,7 @@ def test_heterogeneous_temporal_weighted(gpu: Gpu, monkeypatch: pytest.MonkeyPat
         assert_equal(batches(on_host), batches(on_device))
 
 
-def test_what_is_not_a_table_is_left_alone(gpu: Gpu) -> None:
+def test_attributes_that_are_no_tables_are_not_placed(gpu: Gpu) -> None:
     """Other layouts, gradients and NumPy arrays go PyG's way."""
     data = graph()
     data.transposed = torch.randn(5, 80).t()

@@ -35,7 +35,7 @@ def read(backend: CudaBackend, table: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("features", ["device", "host"])
-def test_a_tensor_whose_memory_is_replaced(backend: CudaBackend, features: str) -> None:
+def test_a_tensor_with_replaced_memory_is_read_anew(backend: CudaBackend, features: str) -> None:
     table = torch.zeros(50, 4)
     backend.memory.place_tables([("x", table)], features)
     version = table._version
@@ -45,7 +45,7 @@ def test_a_tensor_whose_memory_is_replaced(backend: CudaBackend, features: str) 
 
 
 @pytest.mark.parametrize("features", ["device", "host"])
-def test_a_tensor_that_changes_its_shape_in_place(backend: CudaBackend, features: str) -> None:
+def test_a_tensor_resized_in_place_is_read_anew(backend: CudaBackend, features: str) -> None:
     table = torch.arange(200.0).view(50, 4)
     backend.memory.place_tables([("x", table)], features)
     table.resize_(20, 10)
@@ -63,7 +63,7 @@ def test_another_tensor_with_the_same_id(backend: CudaBackend) -> None:
     assert torch.equal(read(backend, other), torch.ones(50, 4))
 
 
-def test_a_copy_of_another_loader_that_belongs_to_another_tensor(backend: CudaBackend) -> None:
+def test_a_copy_of_another_tensor_is_not_used(backend: CudaBackend) -> None:
     one, other = torch.zeros(50, 4), torch.ones(50, 4)
     backend.memory.place_tables([("x", one)], "device")
     copies = backend.library.compiler.copies

@@ -172,7 +172,7 @@ def loader_of(kind: str) -> Any:
     return NeighborLoader(graph(), [4, 3], batch_size=9, transform=tracked)
 
 
-def test_what_a_gather_reads_is_kept() -> None:
+def test_memory_read_by_a_gather_is_kept() -> None:
     """Rows, their factors, ids out of range, what is cached, and the count of cached rows."""
     with emulated() as backend:
         backend.library.compiler.streams = recorder = Recorder()

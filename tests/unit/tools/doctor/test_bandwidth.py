@@ -131,7 +131,7 @@ def rates(*values: float) -> HostBandwidth:
     return HostBandwidth(ladder, Rate(0, 1000, (1.0,)), tolerance=0.03)
 
 
-def test_the_smallest_number_of_threads_that_fills_the_link() -> None:
+def test_enough_threads_are_the_fewest_near_the_best_rate() -> None:
     assert rates(10, 20, 49, 50, 49.9).enough.threads == 64 << 2
     assert rates(10, 20, 48, 50, 49.9).enough.threads == 64 << 3
     assert rates(50, 50, 50).enough.threads == 64
