@@ -187,7 +187,7 @@ def start(
 
     Args:
         command: the interpreter, as in `PYTHON`, and ``-c CODE`` or ``-m MODULE`` with arguments.
-        quick: fork it from the server.
+        quick: fork it from the server, if it is of the interpreter of this process.
         stdin: a file, None for that of this process, or a number as in `subprocess`.
         stdout: likewise.
         stderr: likewise.
@@ -195,7 +195,7 @@ def start(
         env: the whole environment; None for that of this process.
         enter: called with the id of the process, before that runs anything.
     """
-    if quick:
+    if quick and command[0] == sys.executable:  # the server's, too
         errors = stdout if stderr == subprocess.STDOUT else stderr
         return Forked(command, (stdin, stdout, errors), cwd, env, enter)
     before = None if enter is None else lambda: enter(os.getpid())

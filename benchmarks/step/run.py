@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,9 +103,8 @@ def commands(
 @contextlib.contextmanager
 def contestant(command: list[str], environment: dict[str, str], quick: bool) -> Iterator[Any]:
     """Start a contestant, and end it afterwards."""
-    forked = quick and command[0] == sys.executable
     pipe = subprocess.PIPE
-    process = child.start(command, forked, stdin=pipe, stdout=pipe, env=environment)
+    process = child.start(command, quick, stdin=pipe, stdout=pipe, env=environment)
     try:
         yield process
     finally:

@@ -94,6 +94,17 @@ def test_a_child_talks_over_pipes_until_it_is_ended(quick: bool) -> None:
 
 
 @pytest.mark.parametrize("quick", QUICK)
+def test_a_child_runs_in_the_interpreter_that_its_command_names(
+    quick: bool, tmp_path: Path
+) -> None:
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nIT_IS=other exec {sys.executable} "$@"\n')
+    other.chmod(0o700)
+    code = "import os; print(os.environ.get('IT_IS'))"
+    assert child.run([str(other), "-c", code], quick).output == "other\n"
+
+
+@pytest.mark.parametrize("quick", QUICK)
 def test_a_process_is_killed(quick: bool) -> None:
     process = child.start(command("import time; time.sleep(60)"), quick)
     assert process.poll() is None
