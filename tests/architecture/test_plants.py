@@ -7,17 +7,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from driver.plants import PLANTS, Plant
 
+from pyg_direct.tools import compiling
 from tests.planted import __main__ as planted
+from tests.planted import runs
 from tests.planted.cover import cover
 from tests.planted.fault import FAULTS, Fault, equivalents
 from tests.planted.generated import OPERATORS, calls, changed_lines
 from tests.planted.measured import lines_of
-from tests.planted.runs import Outcome, lines_until_end
+from tests.planted.runs import Outcome, Session, lines_until_end
 from tests.planted.swaps import Functions, swaps_of
 
 ROOT = Path(__file__).parents[2]
@@ -226,6 +229,36 @@ def test_faults_unnoticed_in_the_session_get_a_process_of_their_own(
     (found,) = planted.find_all([fault], copy, ["near"], None)  # type: ignore[arg-type]
     assert found.outcome.by == ([] if equivalent else ["a::test_good"])
     assert [*found.outcome.wrong] == ["a::test_broken"]
+
+
+def test_a_session_leaves_out_what_fails_twice_without_the_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One test always fails, one fails once by chance, and one fails with the fault alone."""
+    made, told = list[tuple[bool, list[str]]](), list[object]()
+
+    def run(_: Session, items: list[Any], swaps: list[object], stop: bool = False) -> Outcome:
+        names = [item.nodeid for item in items]
+        made.append((bool(swaps), names))
+        fail = {"good", "unlucky"} if swaps else {"unlucky"} if len(made) == 2 else set[str]()
+        return Outcome([name for name in names if name in fail | {"broken"}], len(names))
+
+    monkeypatch.setattr(Session, "_run", run)
+    monkeypatch.setattr(runs, "Functions", lambda root: None)
+    monkeypatch.setattr(runs, "swaps_of", lambda fault, root: ["a swap"])
+    monkeypatch.setattr(compiling, "compile_kernels", lambda: None)
+    copy: Any = Planted()
+    names = ["broken", "good", "unlucky"]
+    session = Session(copy, [FAULT, FAULT], lambda fault, names: [*names], told.append)
+    session.pytest_runtestloop(SimpleNamespace(items=[SimpleNamespace(nodeid=n) for n in names]))
+    assert told == [
+        [0, Outcome(["good"], 3, wrong=["broken", "unlucky"])],
+        [1, Outcome(["good", "unlucky"], 2, wrong=[])],
+    ]
+    assert made == [
+        (True, names), (False, names), (False, ["broken", "unlucky"]),
+        (True, names[1:]), (False, ["unlucky"]),  # what passed without a fault is not asked again
+    ]  # fmt: skip
 
 
 def test_a_cover_has_a_test_for_each_noticed_fault() -> None:

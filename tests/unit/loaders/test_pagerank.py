@@ -85,6 +85,37 @@ def test_scores_are_lower_bounds_as_good_as_the_tolerance(
         assert bool((missing <= tolerance * degree + 1e-6).all())
 
 
+def pushed(data: Data, seed: int, alpha: float, tolerance: float) -> list[float]:
+    """Push from the nodes whose residual is above their limit, the one that waits longest first."""
+    edges = sorted(data.edge_index.t().tolist())
+    sources = [[u for u, w in edges if w == v] for v in range(data.num_nodes)]
+    settled, residual = [0.0] * data.num_nodes, [0.0] * data.num_nodes
+    residual[seed], queue = 1.0, [seed]
+    while queue:
+        u = queue.pop(0)
+        moved, residual[u] = residual[u], 0.0
+        settled[u] += moved if u == seed and not sources[u] else alpha * moved
+        for w in sources[u] or [seed] * (u != seed):
+            residual[w] += (1.0 - alpha) * moved / max(1, len(sources[u]))
+            if residual[w] > tolerance * max(1, len(sources[w])) and w not in queue:
+                queue.append(w)
+    return [s + alpha * r for s, r in zip(settled, residual, strict=True)]
+
+
+@given(
+    st.integers(0, 40), st.integers(0, 1000), st.sampled_from([0.15, 0.5]),
+    st.sampled_from([0.2, 0.05, 0.01]),
+)  # fmt: skip
+def test_nodes_above_their_limit_alone_are_pushed_from(
+    edges: int, seed: int, alpha: float, tolerance: float
+) -> None:
+    data = graph(edges, seed, num_nodes=12)
+    (batch,) = pyg_direct.PageRankLoader(data, 12, alpha=alpha, tolerance=tolerance, batch_size=12)
+    for node in range(12):
+        expected = torch.tensor(pushed(data, node, alpha, tolerance), dtype=torch.float64)
+        torch.testing.assert_close(scores_of(batch, node, 12), expected, atol=1e-6, rtol=1e-6)
+
+
 def test_a_batch_by_hand() -> None:
     """1 -> 0 <- 2, 3 -> 2: of the seed 0, half settles there, 0.25 goes to 1 and to 2, ..."""
     data = Data(

@@ -3,11 +3,13 @@
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import RandomWalker, metapath_walk, random_walk
+from pyg_direct.kernels.walk import BACK, NOWHERE, propose
 
 
 def ring(num_nodes: int) -> Data:
@@ -141,6 +143,15 @@ def test_steps_that_share_a_word_do_not_repeat() -> None:
         assert abs(float(equal) - 1 / 16) < 0.02, apart
 
 
+def test_a_proposal_has_the_height_of_its_random_words_to_the_last_bit() -> None:
+    """Of five neighbours under a line of 1 and, after them, a way back that weighs 2.5; of none."""
+    indptr, counter = np.array([0, 5, 5]), [np.uint64(n) for n in (2, 3, 4, 5)]
+    assert propose(indptr, 0, 0, 1.0, 0.0, np.uint64(1), *counter) == (3, 0.40679133302716525)
+    assert propose(indptr, 0, 1, 1.0, 2.5, np.uint64(1), *counter) == (3, 0.610186999540748)
+    assert propose(indptr, 0, 1, 1.0, 2.5, np.uint64(2), *counter) == (BACK, 0.0)
+    assert propose(indptr, 1, 1, 1.0, 2.5, np.uint64(1), *counter) == (NOWHERE, 0.0)
+
+
 RECORDED = {  # by p and q: three walks of nine steps
     (1.0, 1.0): [
         [0, 0, 1, 0, 0, 4, 3, 0, 4, 6],
@@ -151,6 +162,11 @@ RECORDED = {  # by p and q: three walks of nine steps
         [0, 0, 7, 5, 5, 2, 3, 3, 6, 2],
         [1, 7, 2, 6, 8, 4, 2, 3, 0, 4],
         [2, 6, 9, 7, 1, 0, 4, 6, 5, 2],
+    ],
+    (0.3, 2.0): [  # the way back weighs more than the line, by no whole number
+        [0, 0, 0, 0, 0, 0, 1, 3, 3, 0],
+        [1, 7, 1, 7, 1, 3, 9, 4, 9, 7],
+        [2, 6, 2, 6, 2, 0, 4, 6, 5, 2],
     ],
 }
 

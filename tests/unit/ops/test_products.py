@@ -1,12 +1,14 @@
 """Sparse products of message passing: values, transposes, a planted fault."""
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from torch import Tensor
 from torch_geometric.utils import scatter
 
+from pyg_direct.kernels.aggregate import transpose_csr
 from pyg_direct.ops import products as module
 from pyg_direct.ops.products import (
     Adjacency,
@@ -108,6 +110,15 @@ def test_transposes_agree(drawn) -> None:
         assert torch.equal(again.t(), dense)
         assert torch.equal(edge_index[0][position], columns)
         assert torch.equal(edge_index[1][position], transpose.index)
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_positions_of_one_entry_are_written_where_they_are_wanted_alone(wanted: int) -> None:
+    position = np.array([-1])
+    transpose_csr(
+        np.array([0, 1]), np.array([0]), np.zeros(3, int), np.empty(1, int), position[:wanted]
+    )
+    assert position.tolist() == [0 if wanted else -1]
 
 
 def large() -> tuple[Adjacency, Tensor]:
