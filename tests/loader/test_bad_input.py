@@ -100,6 +100,9 @@ BAD_SEEDS: dict[str, Case] = {
         r"input_nodes must be node ids in \[0, 12\), got 12",
     ),
     "negative": (lambda: {"input_nodes": [3, -1]}, IndexError, r"input_nodes .* got -1"),
+    "negative, and almost a mask": (
+        lambda: {"input_nodes": [-1, 0, 1] * 4}, IndexError, r"input_nodes .* got -1",
+    ),
     "range too long": (lambda: {"input_nodes": range(13)}, IndexError, r"input_nodes"),
     "float": (
         lambda: {"input_nodes": torch.tensor([1.0])}, ValueError,

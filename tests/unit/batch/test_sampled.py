@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,8 @@ def test_edges_as_they_were_sampled_keep_their_direction() -> None:
     found = of_output(out, HOST, lambda tensor: tensor).edges[None].original
     assert found is not None
     assert found.tolist() == [[0], [1]]
+    half = replace(out, orig_col=None)
+    assert of_output(half, HOST, lambda tensor: tensor).edges[None].original is None
 
 
 def test_positions_become_ids_of_edges() -> None:

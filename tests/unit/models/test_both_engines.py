@@ -102,6 +102,7 @@ OF_ALL_ROWS = {
     "rows of another size": lambda h: h.reshape(-1, 2),
     "multiplied over rows": lambda h: h @ (h.t() @ h),
     "distances of all pairs": lambda h: torch.cdist(h, h[:5]),
+    "distances from as many other rows": lambda h: torch.cdist(X, h),
     "elements by row": lambda h: h.gather(0, (BY_ELEMENT + torch.arange(COLUMNS)) % ROWS),
     "a row written to": lambda h: written(h, 0),
     "a column written to": lambda h: written(h, (slice(None), 0)),

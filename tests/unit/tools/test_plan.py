@@ -77,6 +77,9 @@ def test_the_plan_places_the_graph_and_features_that_fit() -> None:
     text = plan.report(plan.plan_of(data, small))
     assert "all in GPU memory" not in text
     assert "with cache= for 100 rows (" in text  # and 4 bytes for each of all nodes
+    for spare in (0, 403):  # no room for a row, which takes 400 bytes and 4 of its place
+        none = question._replace(machine=fits._replace(gpu_bytes=2 * (topology + spare)))
+        assert "cache=" not in plan.report(plan.plan_of(data, none))
     assert plan.plan_of(data, question).steps == 16  # the last one with 40 seeds
     assert plan.plan_of(data, question._replace(num_seeds=65)).steps == 2
     narrower = plan.plan_of(data, small._replace(cache_share=0.25))

@@ -574,7 +574,7 @@ def test_csv_of_ogb_by_types(tmp_path: Path) -> None:
         "raw/relations/author___writes___paper/edge_reltype": "4\n5\n",
         "raw/relations/author___writes___paper/num-edge-list": "2\n",
         "raw/node-feat/paper/node-feat": "1.5,2\n" * 3,
-        "raw/node-label/paper/node-label": "0\n1\n2\n",
+        "raw/node-label/paper/node-label": "0\nnan\n2\n",
         "split/time/paper/train": "2\n", "raw/triplet-type-list": "author,writes,paper\n",
     }.items():  # fmt: skip
         packed(tmp_path / f"{file}.csv.gz", text)
@@ -583,7 +583,7 @@ def test_csv_of_ogb_by_types(tmp_path: Path) -> None:
     assert edge_list(data["author", "paper"]) == [(1, 0), (0, 2)]
     assert data["author", "paper"].edge_reltype.tolist() == [5, 4]
     assert data["paper"].x.tolist() == [[1.5, 2.0]] * 3
-    assert data["paper"].y.tolist() == [0, 1, 2]
+    assert data["paper"].y.tolist() == [0, -1, 2]
     assert data["paper"].train_mask.tolist() == [False, False, True]
     assert data["author"].num_nodes == 2
 
