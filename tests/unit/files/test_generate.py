@@ -42,6 +42,14 @@ def test_sizes_and_dtypes(tmp_path: Path) -> None:
     assert data.validate()
 
 
+@pytest.mark.parametrize("num_nodes", [1, 2, 3, 4, 10, 97])
+def test_an_order_of_nodes_has_its_inverse(num_nodes: int) -> None:
+    order = generator._permutation(num_nodes)
+    ranks = [node * order.multiplier % num_nodes for node in range(num_nodes)]
+    assert sorted(ranks) == list(range(num_nodes))
+    assert [rank * order.inverse % num_nodes for rank in ranks] == list(range(num_nodes))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_features_are_the_same_numbers_in_every_dtype(tmp_path: Path, dtype: str) -> None:
     stored = made(tmp_path, dtype=dtype).x

@@ -211,6 +211,17 @@ def test_a_table_has_the_dtype_of_what_is_computed() -> None:
         assert torch.equal(table.rows[1], rows[0])
 
 
+@pytest.mark.parametrize(
+    ("count", "of_edges", "extent"),
+    [(2, False, (2, 2)), (3, False, (3, 2)), (3, True, (3, 3)), (4, False, (4, 4))],
+)
+def test_rows_of_edges_and_of_nodes_without_edges_are_computed_up_to_the_last(
+    count, of_edges, extent
+) -> None:
+    batch = SimpleNamespace(end=2, read=3)
+    assert ReusedValue(None, None, batch, of_edges).extent(count) == extent
+
+
 def test_ages_count_steps_of_the_optimizer() -> None:
     def oldest(steps, times=1, optimizers=1, skip=False):
         model, loader = sage(), loader_of(batch_size=5)

@@ -301,6 +301,9 @@ ATTRIBUTES: dict[str, Case] = {
     "decimals of parquet": right({**E, "u.parquet": {"u": [Decimal("1.25")] * 6}},
                                  "--edges e.npy --node u=u.parquet",
                                  u=torch.full((6,), 1.25, dtype=torch.float64)),
+    "a list that is missing in parquet": wrong(
+        {**E, "u.parquet": {"u": [[1.0, 2.0], None, *[[3.0, 4.0]] * 4]}},
+        "--edges e.npy --node u=u.parquet", "'u' of .* has empty entries, the first in row 1"),
     "long decimals of parquet": wrong(
         {**E, "u.parquet": {"u": [Decimal("1.2500000000000000001")] * 6}},
         "--edges e.npy --node u=u.parquet", "must hold numbers, got DECIMAL(20,19)"),
