@@ -57,7 +57,7 @@ NEEDS_TORCH_SPARSE = "PyG's own sampler needs torch_sparse (or pyg-lib), which i
 # Modules whose cases on the emulated device are slow tests: `tests/kernels`, the contract and the
 # recorded batches compare it with the CPU among the default ones.
 EMULATED_IN_SLOW = {
-    "test_combinations", "test_exclude_seed_edges", "test_extreme_arguments", "test_hetero_full",
+    "test_exclude_seed_edges", "test_extreme_arguments", "test_hetero_full",
     "test_link", "test_one_body", "test_user_memory", "test_weighted",
 }  # fmt: skip
 

@@ -208,17 +208,6 @@ def assert_equal(one: Any, other: Any, ids_of_edges: bool = True) -> None:
         assert torch.equal(one[kind].edge_index, other[kind].edge_index)
 
 
-@pytest.mark.parametrize(
-    "given", [{"num_workers": 2}, {"prefetch_factor": 3, "num_workers": 1}], ids=str
-)
-def test_workers_change_nothing(given: dict[str, Any], each_backend: str) -> None:
-    data = shop()
-    for one, other in zip(
-        adaptive(data, [3, 3], **TIMES), adaptive(data, [3, 3], **TIMES, **given), strict=True
-    ):
-        assert_equal(one, other)
-
-
 def test_threads_that_share_a_hop_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyg_direct.ops.cpu.drawing.MIN_ITEMS_PER_THREAD", 1)
     data, out = shop(), []
@@ -228,22 +217,6 @@ def test_threads_that_share_a_hop_change_nothing(monkeypatch: pytest.MonkeyPatch
         out.append(sampler.sample_from_nodes(seeds, key=(1, 2)))
     for kind in data.edge_types:
         assert torch.equal(out[0].edge[kind], out[1].edge[kind])
-
-
-def test_an_epoch_resumes(each_backend: str) -> None:
-    data = shop()
-    whole = list(adaptive(data, [3, 3], shuffle=True))
-    loader = adaptive(data, [3, 3], shuffle=True)
-    batches = iter(loader)
-    next(batches)
-    state = loader.state_dict()
-    again = adaptive(data, [3, 3], shuffle=True)
-    again.load_state_dict(state)
-    for one, other in zip(again, whole[1:], strict=True):
-        assert_equal(one, other)
-    plain = NeighborLoader(data, [3, 3], input_nodes="user", batch_size=8, seed=5, shuffle=True)
-    with pytest.raises(ValueError, match="sampling"):
-        plain.load_state_dict(state)
 
 
 def test_a_saved_graph_gives_the_same(tmp_path: Any) -> None:

@@ -101,55 +101,6 @@ def test_earlier_edges_between_the_same_ends_are_history(strategy: str, window: 
         assert batch.e_id.tolist() == [4], "the latest one that is left"
 
 
-@pytest.mark.usefixtures("each_backend")
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
-@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
-def test_times_and_weights(weighted: bool, strategy: str, subgraph_type: str) -> None:
-    data = graph()
-    links, times = data.edge_index[:, LINKS], data.time[LINKS]
-    batch = batch_of(
-        data, links, "reverse", (4, 3), time_attr="time", edge_label_time=times,
-        temporal_strategy=strategy, weight_attr="weight" if weighted else None,
-        subgraph_type=subgraph_type,
-    )  # fmt: skip
-    own = batch.batch[batch.edge_index[1]]
-    edges = data.edge_index[:, batch.e_id]
-    same = (edges == links[:, own]).all(0) | (edges == links.flip(0)[:, own]).all(0)
-    assert not (same & (data.time[batch.e_id] == times[own])).any()
-    assert bool((data.time[batch.e_id] <= times[own]).all())
-
-
-@pytest.mark.usefixtures("each_backend")
-@pytest.mark.parametrize("mode", ["self", "reverse"])
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_the_latest_neighbours_are_taken_from_edges_not_excluded(mode: str, k: int) -> None:
-    """Found one by one, in lists whose latest edges are often those of the link."""
-    generator = torch.Generator().manual_seed(1)
-    data = Data(edge_index=torch.randint(4, (2, 200), generator=generator), num_nodes=4)
-    data.time = torch.randint(9, (200,), generator=generator)
-    links, limits = data.edge_index[:, :60], data.time[:60]
-    batch = batch_of(
-        data, links, mode, [k], time_attr="time", temporal_strategy="last", edge_label_time=limits
-    )
-    shortened = 0
-    for local in range(batch.num_sampled_nodes[0]):
-        own = batch.batch[local]
-        link, limit = links[:, own, None], limits[own]
-        out = (data.edge_index == link).all(0)
-        if mode == "reverse":
-            out |= (data.edge_index == link.flip(0)).all(0)
-        out &= data.time == limit
-        seen = (data.edge_index[1] == batch.n_id[local]) & (data.time <= limit)
-        left = (seen & ~out).nonzero().view(-1)
-        latest = left[data.time[left].argsort(stable=True)][-k:]
-        assert batch.e_id[batch.edge_index[1] == local].sort()[0].tolist() == sorted(
-            latest.tolist()
-        )
-        shortened += int(out[seen.nonzero().view(-1)].sum())
-    assert shortened > 60
-
-
 def test_times_of_nodes_leave_no_history() -> None:
     data = Data(
         edge_index=torch.tensor([[0, 0, 2], [1, 1, 1]]), time=torch.tensor([1, 9, 3]), num_nodes=3
@@ -267,29 +218,6 @@ def test_a_ready_sampler_leaves_them_out() -> None:
     assert next(iter(loader)).e_id.tolist() == expected.e_id.tolist()
     with pytest.raises(ValueError, match="exclude_seed_edges would be ignored"):
         LinkNeighborLoader(data, [3], links, neighbor_sampler=sampler, exclude_seed_edges=True)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_epochs_resume_exactly(workers: int) -> None:
-    data = graph()
-
-    def loader() -> Any:
-        return LinkNeighborLoader(
-            data, [3, 2], batch_size=32, shuffle=True, seed=5, neg_sampling="binary",
-            exclude_seed_edges="reverse", num_workers=workers,
-        )  # fmt: skip
-
-    whole, one = [b.e_id.tolist() for b in loader()], loader()
-    begun = iter(one)
-    first = [next(begun).e_id.tolist() for _ in range(3)]
-    rest = loader()
-    rest.load_state_dict(one.state_dict())
-    assert first + [b.e_id.tolist() for b in rest] == whole
-    other = LinkNeighborLoader(
-        data, [3, 2], batch_size=32, shuffle=True, seed=5, neg_sampling="binary"
-    )
-    with pytest.raises(ValueError, match="exclude_seed_edges"):
-        other.load_state_dict(one.state_dict())
 
 
 @pytest.mark.parametrize("wrong", ["both", 1.5, ("a", "b", "c"), 2])

@@ -210,13 +210,6 @@ def test_link_batches_are_those_of_a_conversion_afterwards() -> None:
     check(LinkNeighborLoader, typed(), torch.bfloat16, edge_label_index=("a", "to", "b"), **options)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_batches_of_producers_are_those_of_a_conversion_afterwards(num_workers: int) -> None:
-    options: dict[str, Any] = {"num_neighbors": [4, 3], "num_workers": num_workers}
-    check(NeighborLoader, graph(), torch.float16, shuffle=True, **options)
-    check(NeighborLoader, graph(), torch.float16, filter_per_worker=False, **options)
-
-
 def test_in_another_process() -> None:
     options: dict[str, Any] = {"num_neighbors": [3], "batch_size": 30, "seed": 3}
     loader = NeighborLoader(typed(), input_nodes="a", feature_dtype=torch.bfloat16, **options)
@@ -224,30 +217,6 @@ def test_in_another_process() -> None:
     for ours, theirs in zip(other, loader, strict=True):
         assert ours["a"].x.dtype == torch.bfloat16
         assert_same_batch(ours, theirs)
-
-
-def test_a_converted_epoch_resumes_and_needs_the_same_feature_dtype() -> None:
-    options: dict[str, Any] = {"num_neighbors": [3], "batch_size": 10, "seed": 3}
-    data = graph()
-    whole = list(NeighborLoader(data, feature_dtype=torch.float16, **options))
-    first = NeighborLoader(data, feature_dtype=torch.float16, **options)
-    iterator = iter(first)
-    for _ in range(3):
-        next(iterator)
-    second = NeighborLoader(data, feature_dtype=torch.float16, **options)
-    second.load_state_dict(first.state_dict())
-    for ours, theirs in zip(second, whole[3:], strict=True):
-        assert_same_batch(ours, theirs)
-    with pytest.raises(ValueError, match=r"feature_dtype='torch.float16' \(here None\)"):
-        NeighborLoader(data, **options).load_state_dict(first.state_dict())
-
-
-def test_without_it_a_state_is_as_before() -> None:
-    """A state of a version that had no such argument is read."""
-    loader = NeighborLoader(graph(), [3], seed=0)
-    state = loader.state_dict()
-    assert state["fingerprint"].pop("feature_dtype") is None
-    loader.load_state_dict(state)
 
 
 @pytest.mark.usefixtures("each_backend")

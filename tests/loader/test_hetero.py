@@ -9,17 +9,6 @@ from pyg_direct import NeighborLoader
 pytestmark = pytest.mark.usefixtures("each_backend")
 
 
-@pytest.mark.pyg("num_workers")
-def test_threads_prefetching_and_seeds_of_many_types():
-    data = graph()
-
-    def edges(**kwargs):
-        loader = NeighborLoader(data, [3, 3], input_nodes="b", batch_size=4, seed=1, **kwargs)
-        return [[batch[key].e_id.tolist() for key in data.edge_types] for batch in loader]
-
-    assert edges() == edges(num_workers=3) == edges(num_workers=1, prefetch=5)
-
-
 @pytest.mark.pyg("input_nodes")
 @pytest.mark.parametrize(
     ("input_nodes", "message"),

@@ -136,22 +136,6 @@ def test_negatives_follow_the_key():
     assert sources != destinations, "and so does either end"
 
 
-def test_an_epoch_of_links_resumes_after_its_third_batch():
-    def loader():
-        return LinkNeighborLoader(
-            graph(), [3], neg_sampling="binary", batch_size=50, seed=2, shuffle=True
-        )
-
-    whole = [batch.e_id.tolist() for batch in loader()]
-    started = loader()
-    iterator = iter(started)
-    for _ in range(3):
-        next(iterator)
-    other = loader()
-    other.load_state_dict(started.state_dict())
-    assert [batch.e_id.tolist() for batch in other] == whole[3:]
-
-
 def test_a_ready_sampler_has_times_for_those_of_the_links():
     data = graph()
     sampler = NeighborSampler(data, [2], time_attr="time")

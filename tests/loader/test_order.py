@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from device_graphs import assert_equal
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader as PygLoader
@@ -205,44 +204,6 @@ def test_the_order_follows_the_seed_and_torchs_generator() -> None:
     assert epoch(generator=own[0]) == epoch(generator=own[1])
     own = [torch.Generator().manual_seed(5) for _ in range(2)]
     assert epoch(generator=own[0], seed=3) == epoch(generator=own[1], seed=4)
-
-
-@pytest.mark.parametrize("given", [{"seed": 4}, {}], ids=str)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_epoch_goes_on(given: dict[str, Any], workers: int) -> None:
-    arguments: dict[str, Any] = {"order": "proximity", "batch_size": 500, **given}
-    loader = NeighborLoader(ring(), [2], num_workers=workers, **arguments)
-    list(loader)
-    batches = iter(loader)
-    for _ in range(3):
-        next(batches)
-    state = loader.state_dict()
-    rest = [batch.to_dict() for batch in batches]
-    again = NeighborLoader(ring(), [2], **arguments)
-    again.load_state_dict(state)
-    for mine, theirs in zip(again, rest, strict=True):
-        assert_equal(mine.to_dict(), theirs)
-
-
-def test_ranks_share_the_order() -> None:
-    arguments: dict[str, Any] = {"order": "proximity", "batch_size": SEEDS // 12, "seed": 1}
-    whole = [batch.to_dict() for batch in NeighborLoader(ring(), [2], **arguments)]
-    for rank in range(2):
-        loader = NeighborLoader(ring(), [2], rank=rank, world_size=2, **arguments)
-        for mine, theirs in zip(loader, whole[rank::2], strict=True):
-            assert_equal(mine.to_dict(), theirs)
-
-
-def test_states_name_other_clusters() -> None:
-    cluster = torch.arange(SEEDS) // 100
-    loader = NeighborLoader(ring(), [2], order=cluster, batch_size=500)
-    next(iter(loader))
-    other = NeighborLoader(ring(), [2], order=cluster.flip(0), batch_size=500)
-    with pytest.raises(ValueError, match=re.escape("other clusters (order=)")):
-        other.load_state_dict(loader.state_dict())
-    shuffled = NeighborLoader(ring(), [2], shuffle=True, batch_size=500)
-    with pytest.raises(ValueError, match="order="):
-        shuffled.load_state_dict(loader.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -139,37 +139,3 @@ def test_labels_of_binary_negatives_have_the_dtype_of_those_given(
     for batch in loader:
         assert batch.edge_label.dtype == (dtype or torch.float32)
         assert batch.edge_label.tolist() == [1] * 10 + [0] * 10
-
-
-@pytest.mark.filterwarnings("ignore:neg_sampling. src_weight has no effect")
-@pytest.mark.parametrize("amount", [1, 2])
-@pytest.mark.parametrize("law", ["plain", "disjoint", "times"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_triplets_come_in_the_order_of_their_links(amount: int, law: str, weighted: bool) -> None:
-    data = graph()
-    links, size = pairs(LINKS, seed=1), 8
-    weight = torch.rand(NODES) if weighted and law != "times" else None
-    options: dict[str, Any] = {"disjoint": law == "disjoint"}
-    if law == "times":
-        data.time = torch.arange(NODES)
-        at = data.time[links].max(0).values + NODES // 2
-        options = {"time_attr": "time", "edge_label_time": at}
-    negatives = {
-        "mode": "triplet", "amount": amount, "src_weight": weight, "dst_weight": weight,
-    }  # fmt: skip
-    for batch in LinkNeighborLoader(
-        data, [-1, -1], links, neg_sampling=negatives, batch_size=size, **options
-    ):
-        assert torch.equal(batch.x[batch.src_index], links[0, batch.input_id])
-        assert torch.equal(batch.x[batch.dst_pos_index], links[1, batch.input_id])
-        assert batch.dst_neg_index.shape == ((size,) if amount == 1 else (size, amount))
-        if law == "plain":
-            continue
-        assert batch.src_index.tolist() == list(range(size))
-        assert batch.dst_pos_index.tolist() == list(range(size, 2 * size))
-        assert sorted(batch.dst_neg_index.flatten().tolist()) == list(
-            range(2 * size, (2 + amount) * size)
-        )
-        assert batch.batch[: (2 + amount) * size].tolist() == list(range(size)) * (2 + amount)
-        if law == "times":
-            assert bool((batch.time <= batch.seed_time[batch.batch]).all())

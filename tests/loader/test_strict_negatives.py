@@ -125,12 +125,6 @@ def test_a_source_that_has_all_edges_is_counted() -> None:
     assert counts.redrawn == 16
 
 
-def test_the_same_batches_again_and_with_workers() -> None:
-    one, _ = negatives(True, True, "binary", shuffle=True)
-    other, _ = negatives(True, True, "binary", shuffle=True, num_workers=3)
-    assert torch.equal(one, other)
-
-
 def test_strict_negatives_without_what_they_need_are_refused() -> None:
     data = graph(False)
     with pytest.raises(ValueError, match="without neg_sampling"):

@@ -52,13 +52,16 @@ def test_uniform_is_uniform_over_the_past():
 
 
 @pytest.mark.pyg("time_attr")
-def test_seeds_of_a_type_without_times_need_some():
+def test_times_of_too_few_or_too_many_types_are_refused():
     data = HeteroData()
     data["user"].num_nodes, data["item"].num_nodes = 50, 30
     data["user"].time = torch.arange(50)
     data["user", "buys", "item"].edge_index = torch.arange(60).view(2, 30) % 30
     with pytest.raises(ValueError, match="input_time is needed: the nodes of type 'item'"):
         NeighborLoader(data, [4], input_nodes="item", time_attr="time")
+    data["user", "buys", "item"].time = torch.arange(30)
+    with pytest.raises(ValueError, match="attribute of nodes and of edges; rename one"):
+        NeighborLoader(data, [4], input_nodes="user", time_attr="time")
 
 
 def sorted_by_time(data):

@@ -231,17 +231,6 @@ def test_the_latest_neighbours_behind_a_huge_weight(weights):
 
 
 @pytest.mark.pyg("weight_attr")
-def test_weights_follow_the_edges():
-    """Weights are by edge of `edge_index`, which the CSC reorders."""
-    generator = torch.Generator().manual_seed(0)
-    edge_index = torch.randint(50, (2, 1000), generator=generator)
-    keep = torch.rand(1000, generator=generator) < 0.2
-    data = Data(num_nodes=50, edge_index=edge_index, weight=keep.float())
-    for batch in NeighborLoader(data, [3, 3], batch_size=10, weight_attr="weight"):
-        assert bool(keep[batch.e_id].all())
-
-
-@pytest.mark.pyg("weight_attr")
 def test_edge_types_without_weights_are_uniform():
     data = HeteroData()
     data["a"].num_nodes, data["b"].num_nodes = 4000, 2

@@ -39,26 +39,6 @@ def seeds_of_edges(batch: Any) -> torch.Tensor:
 
 @pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
-@pytest.mark.parametrize("law", [{}, {"replace": True}, {"weight_attr": "weight"},
-                                 {"weight_attr": "weight", "replace": True}])  # fmt: skip
-def test_edges_of_bidirectional_subgraphs_lie_in_the_windows_of_their_seeds(
-    strategy: str, law: dict[str, Any]
-) -> None:
-    data = graph()
-    loader = windowed(
-        data, [4, 3], temporal_strategy=strategy, subgraph_type="bidirectional", seed=0,
-        shuffle=True, **law,
-    )  # fmt: skip
-    edges = 0
-    for batch in loader:
-        time, seed = data.time[batch.e_id], seeds_of_edges(batch)
-        assert bool(((time >= START[seed]) & (time <= END[seed])).all())
-        edges += batch.num_edges
-    assert edges > 100
-
-
-@pytest.mark.usefixtures("each_backend")
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
 def test_one_width_is_time_window(strategy: str) -> None:
     """The same batches, bit for bit."""
     data, width = graph(), 25
@@ -89,25 +69,6 @@ def test_draws_are_uniform_within_each_window() -> None:
     assert chi_square(seen, np.full(8, 2 * hubs / 8)) > THRESHOLD
     # Negative control: the window of another seed.
     assert len(np.bincount(place + (first[seeds_of_edges(batch)].numpy() == 0))) > 8
-
-
-def test_workers_resume_and_pickled_states() -> None:
-    data = graph()
-    expected = [batch.e_id for batch in windowed(data, [3], seed=2, shuffle=True)]
-    loader = windowed(data, [3], seed=2, shuffle=True, num_workers=2)
-    got = iter(loader)
-    assert torch.equal(next(got).e_id, expected[0])
-    again = windowed(data, [3], seed=2, shuffle=True)
-    again.load_state_dict(loader.state_dict())
-    for batch, e_id in zip(again, expected[1:], strict=True):
-        assert torch.equal(batch.e_id, e_id)
-    none = {"input_start_time": None, "input_end_time": None}
-    one, other = (windowed(data, [3], seed=2, **{**none, name: START}) for name in none)
-    with pytest.raises(ValueError, match="input_start_time= and input_end_time= giving"):
-        other.load_state_dict(one.state_dict())
-    for given in ({"input_start_time": None}, {"input_end_time": END + 1}):
-        with pytest.raises(ValueError, match=r"windows=|other seeds"):
-            windowed(data, [3], seed=2, shuffle=True, **given).load_state_dict(loader.state_dict())
 
 
 def test_a_call_with_other_times_keeps_the_windows() -> None:
@@ -153,14 +114,6 @@ def test_empty_windows_are_taken_for_no_seeds() -> None:
         graph(), [2], none, none, time_attr="time", input_start_time=none, input_end_time=none
     )
     assert list(loader) == []
-
-
-def test_time_window_counts_from_the_seed_also_where_its_window_ends_earlier() -> None:
-    data = graph()
-    loader = windowed(data, [-1], input_start_time=None, time_window=60)
-    taken = torch.cat([batch.time for batch in loader])
-    assert 30 <= int(taken.min()) < 40
-    assert int(taken.max()) <= int(END.max())
 
 
 def test_windows_of_links_are_those_of_both_ends() -> None:

@@ -3,10 +3,13 @@
 `test_matrix.py` draws whole ones.
 """
 
+from pathlib import Path
+
 import pytest
+import torch
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader
-from reference.config import Config
+from reference.config import RELATIONS, Config, store_of
 from reference.contract import broken
 
 NODES = {
@@ -81,6 +84,9 @@ LINKS = {
     "own link left out of its time": Config(
         links="plain", edges=60, exclude="self", times="edge", strategy="last", weighted=True
     ),
+    "own link left out of the latest": Config(
+        links="plain", nodes=4, edges=200, times="edge", strategy="last", exclude="reverse"
+    ),
     "times between types": Config(
         links="binary",
         typed=True,
@@ -122,3 +128,33 @@ def test_batches_of_nodes_keep_what_is_promised(feature: str) -> None:
 @pytest.mark.parametrize("feature", LINKS)
 def test_batches_of_links_keep_what_is_promised(feature: str) -> None:
     assert broken(LINKS[feature], LinkNeighborLoader) == []
+
+
+@pytest.mark.pyg("subgraph_type", "disjoint", "time_attr", "weight_attr", "sample_direction")
+@pytest.mark.parametrize("feature", [name for name in NODES if not NODES[name].induced])
+def test_bidirectional_subgraphs_hold_the_drawn_edges_both_ways(
+    feature: str, tmp_path: Path
+) -> None:
+    """Each pair once; of a homogeneous graph with the id of an edge between its ends."""
+    config = NODES[feature]
+    data = config.graph(tmp_path)
+    drawn, both = (config.loader(NeighborLoader, data) for _ in range(2))
+    both.node_sampler.subgraph_type = "bidirectional"
+    opposite = {None: None, **dict(zip(RELATIONS, (RELATIONS[0], *RELATIONS[:0:-1]), strict=True))}
+    for one, other in zip(drawn, both, strict=True):
+        for kind in config.kinds:
+            mine, theirs = store_of(one, kind), store_of(other, kind)
+            assert torch.equal(mine.n_id, theirs.n_id)
+            assert not config.apart or torch.equal(mine.batch, theirs.batch)
+        pairs = {key: store_of(one, key).edge_index.t().tolist() for key in config.relations}
+        for key in config.relations:
+            store = store_of(other, key)
+            back = [pair[::-1] for pair in pairs[opposite[key]]]
+            assert sorted(store.edge_index.t().tolist()) == sorted(
+                map(list, {*map(tuple, pairs[key] + back)})
+            )
+            assert "num_sampled_edges" not in store
+            assert ("e_id" in store) != config.typed
+            if not config.typed:
+                ends, edges = other.n_id[other.edge_index], data.edge_index[:, other.e_id]
+                assert torch.equal(ends.sort(0).values, edges.long().sort(0).values)

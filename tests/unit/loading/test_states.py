@@ -57,6 +57,16 @@ def windows(start: Tensor | None, time: int = 50) -> LinkNeighborLoader:
     return links(time_attr="time", edge_label_time=times, input_start_time=start)
 
 
+def without_parallels(**arguments: Any) -> NeighborLoader:
+    data = graph().coalesce()
+    data.half = torch.zeros(300, 1, dtype=torch.float16)
+    return build(data, **arguments)
+
+
+def labor(**arguments: Any) -> NeighborLoader:
+    return without_parallels(**{"sampling": "labor", "batch_dependency": 5, **arguments})
+
+
 def saved(loader: Any, batches: int = 3) -> dict[str, Any]:
     """Return the state in mid-epoch, having been to a file and back."""
     iterator = iter(loader)
@@ -171,6 +181,36 @@ OTHERS: dict[str, tuple[Any, Any, str]] = {
         lambda: windows(torch.zeros(300, dtype=torch.int64)),
         lambda: windows(torch.arange(300) % 50),
         "other seeds .input_nodes= or edge_label_index=",
+    ),
+    "no windows": (
+        lambda: windows(torch.zeros(300, dtype=torch.int64)),
+        lambda: windows(None),
+        "input_start_time= and input_end_time= giving",
+    ),
+    "links left out": (lambda: links(exclude_seed_edges=True), links, "exclude_seed_edges"),
+    "negatives without edges": (
+        lambda: links(neg_sampling="binary"),
+        lambda: links(neg_sampling="binary", strict_negatives=True),
+        "strict_negatives=False",
+    ),
+    "adaptive": (lambda: build(sampling="adaptive"), build, "sampling='adaptive'"),
+    "labor": (labor, without_parallels, "sampling='labor'"),
+    "batch_dependency": (labor, lambda: labor(batch_dependency=1), "batch_dependency=5"),
+    "layer_dependency": (
+        labor,
+        lambda: labor(layer_dependency=True),
+        "layer_dependency=False",
+    ),
+    "order": (lambda: build(order=LINKS[0] // 9), lambda: build(shuffle=True), "order="),
+    "clusters": (
+        lambda: build(order=LINKS[0] // 9),
+        lambda: build(order=LINKS[0] // 9 % 5),
+        "other clusters .order=",
+    ),
+    "feature_dtype": (
+        lambda: without_parallels(feature_dtype=torch.float32),
+        without_parallels,
+        "feature_dtype='torch.float32' .here None",
     ),
 }
 
@@ -300,12 +340,18 @@ def test_a_state_of_version_1() -> None:
         build().load_state_dict({k: v for k, v in old.items() if k != "num_seeds"})
 
 
-def test_a_state_from_before_strict_negatives_is_of_none() -> None:
-    state = links(neg_sampling="binary").state_dict()
-    del state["fingerprint"]["strict_negatives"]
-    links(neg_sampling="binary").load_state_dict(state)
-    with pytest.raises(ValueError, match="strict_negatives=False"):
-        links(neg_sampling="binary", strict_negatives=True).load_state_dict(state)
+@pytest.mark.parametrize("case", ["negatives without edges", "labor", "adaptive"])
+def test_a_state_from_before_an_option_has_its_default(case: str) -> None:
+    later, plain, _ = OTHERS[case]
+    if case == "negatives without edges":
+        later, plain = plain, later
+    state = saved(plain())
+    for name in ("strict_negatives", "feature_dtype", "sampling", "layer_dependency",
+                 "batch_dependency"):  # fmt: skip
+        state["fingerprint"].pop(name, None)
+    plain().load_state_dict(state)
+    with pytest.raises(ValueError, match=r"strict_negatives=False|'uniform'"):
+        later().load_state_dict(state)
 
 
 def test_resuming_with_a_sampler_that_became_shorter_is_an_error() -> None:
