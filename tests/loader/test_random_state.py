@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from graphs import assert_same_epoch, citations, example_graph
-from loaders import edges_of, make, seeds_of
+from loaders import edges_of, make
 from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import NodeSamplerInput
@@ -18,17 +18,6 @@ from pyg_direct.core.threads import available_cores
 def epoch_of(**arguments: Any) -> list[Data]:
     torch.manual_seed(7)
     return list(make(NeighborLoader, [2, 2], batch_size=2, **arguments))
-
-
-@pytest.mark.pyg("num_workers")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a test of its own below
-@pytest.mark.parametrize("arguments", [{}, {"seed": 3}, {"seed": 3, "shuffle": True}])
-def test_workers_and_prefetch_do_not_matter(arguments: dict[str, Any]) -> None:
-    expected = epoch_of(**arguments)
-    for num_workers in (0, 1, 3):
-        for prefetch in (0, 1, 5):
-            got = epoch_of(num_workers=num_workers, prefetch=prefetch, **arguments)
-            assert assert_same_epoch(got, expected) == 6
 
 
 def test_more_producers_than_cores_are_no_reason_to_warn() -> None:
@@ -64,18 +53,6 @@ def test_a_new_loader_follows_manual_seed(loader_class: type) -> None:
 
     assert first_epoch(1) == first_epoch(1)
     assert len({str(first_epoch(seed)) for seed in range(5)}) == 5
-
-
-def test_a_seed_of_ones_own_needs_no_manual_seed() -> None:
-    def two_epochs(seed: int) -> list[Any]:
-        torch.seed()
-        loader = make(NeighborLoader, [2, 2], seed=seed, shuffle=True)
-        return [seeds_of(loader), edges_of(loader), edges_of(loader)]
-
-    first = two_epochs(9)
-    assert two_epochs(9) == first
-    assert two_epochs(10) != first
-    assert first[1] != first[2]
 
 
 def test_batches_of_the_same_seeds_draw_anew(loader_class: type) -> None:

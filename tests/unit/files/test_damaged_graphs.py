@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import zlib
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from children import in_child
+from saved_files import change_header
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
@@ -45,14 +45,6 @@ def file_of(folder: Path, name: str) -> Path:
     return found
 
 
-def edit_header(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the header as somebody would who knows about its checksum."""
-    content = json.loads((folder / HEADER).read_text())
-    change(content)
-    content["crc32"] = checksum_of(content)
-    (folder / HEADER).write_text(json.dumps(content))
-
-
 def test_no_graph_at_all(tmp_path: Path) -> None:
     with pytest.raises(InvalidGraphFileError, match="is not a saved graph: it has no graph"):
         pyg_direct.open(tmp_path)
@@ -68,7 +60,7 @@ def test_text_that_is_no_header_is_refused(saved: Path, text: str) -> None:
 
 
 def test_a_graph_of_another_version_is_refused(saved: Path) -> None:
-    edit_header(saved, lambda content: content.update(version=3))
+    change_header(saved, lambda content: content.update(version=3))
     with pytest.raises(
         InvalidGraphFileError, match="version 3; this pyg_direct reads versions 1 and 2"
     ):
@@ -77,7 +69,7 @@ def test_a_graph_of_another_version_is_refused(saved: Path) -> None:
 
 def test_a_header_of_the_first_release(saved: Path) -> None:
     """It knows no order of rows; what its checksum is of never changes."""
-    edit_header(saved, lambda content: content["nodes"][0].pop("order"))
+    change_header(saved, lambda content: content["nodes"][0].pop("order"))
     assert torch.equal(pyg_direct.open(saved).x, weighted_graph().x)
     content = {"b": {"d": 1, "c": [None, "\xe9"]}, "crc32": 7, "a": 2}
     text = b'{"a": 2, "b": {"c": [null, "\\u00e9"], "d": 1}}'
@@ -91,62 +83,57 @@ def test_a_changed_header(saved: Path) -> None:
         pyg_direct.open(saved)
 
 
-HOSTILE: dict[str, Callable[[dict[str, Any]], None]] = {
-    "outside": lambda h: h["indices"].update(file="../secret.bin"),
-    "absolute": lambda h: h["indices"].update(file="/etc/passwd"),
-    "header_as_array": lambda h: h["indices"].update(file=HEADER),
-    "more_nodes": lambda h: h["nodes"][0].update(num_nodes=101),
-    "fewer_edges": lambda h: h["edges"][0].update(num_edges=999),
-    "negative": lambda h: h["edges"][0].update(num_edges=-1),
-    "boolean_count": lambda h: h["edges"][0].update(num_edges=True),
-    "float_count": lambda h: h["nodes"][0].update(num_nodes=100.0),
-    "object_dtype": lambda h: h["indptr"].update(dtype="object"),
-    "wider_ids": lambda h: h["indices"].update(dtype="int64"),
-    "float_ids": lambda h: h["indices"].update(dtype="float32"),
-    "huge_shape": lambda h: h["indices"].update(shape=[1 << 40, 1 << 40]),
-    "short_attribute": lambda h: h["edges"][0]["attributes"]["weight"].update(shape=[10]),
-    "longer_x": lambda h: h["nodes"][0]["attributes"]["x"].update(shape=[101, 3]),
-    "more_rows": lambda h: h["nodes"][0]["attributes"]["x"].update(shape=[300, 1]),
-    "no_nodes": lambda h: h.update(nodes=[]),
-    "no_times": lambda h: h.pop("times"),
-    "one_more_relation": lambda h: h["weights"].update(relations=[True, True]),
-    "edges_of_a_type": lambda h: h["edges"][0].update(type=["a", "b", "c"]),
-    "scale_of_floats": lambda h: h["nodes"][0]["attributes"]["x"].update(quantized=True),
-    "scale_without_need": lambda h: h["nodes"][0]["attributes"]["x"].update(scale=h["indptr"]),
-    "text_in_place_of_a_group": lambda h: h.update(nodes="abc"),
-}
-
-
-COMPLAINTS = {
-    "outside": "is not the name of a file",
-    "absolute": "is not the name of a file",
-    "header_as_array": "is not the name of a file",
-    "more_nodes": r"indptr is int32 \[101\]",
-    "fewer_edges": r"must be int32 or int64 \[999\]",
-    "negative": "-1 is not a count",
-    "boolean_count": "True is not a count",
-    "float_count": r"100\.0 is not a count",
-    "object_dtype": "unknown dtype 'object'",
-    "wider_ids": "takes 8000: it was cut off",
-    "float_ids": "indices is float32",
-    "huge_shape": "impossible shape",
-    "short_attribute": "edge attribute weight has the shape",
-    "longer_x": "takes 1212: it was cut off",
-    "more_rows": "attributes have another number of nodes",
-    "no_nodes": "None is not an edge type",
-    "no_times": "not valid: 'times'",
-    "one_more_relation": "says which edge types have weights",
-    "edges_of_a_type": "without node types has edge types",
-    "scale_of_floats": "must be contiguous int8",
-    "scale_without_need": "has a scale of its own",
-    "text_in_place_of_a_group": "is not valid",
-}
+HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "absolute": (lambda h: h["indices"].update(file="/etc/passwd"), "is not the name of a file"),
+    "header_as_array": (lambda h: h["indices"].update(file=HEADER), "is not the name of a file"),
+    "more_nodes": (lambda h: h["nodes"][0].update(num_nodes=101), r"indptr is int32 \[101\]"),
+    "fewer_edges": (
+        lambda h: h["edges"][0].update(num_edges=999), r"must be int32 or int64 \[999\]"
+    ),
+    "negative": (lambda h: h["edges"][0].update(num_edges=-1), "-1 is not a count"),
+    "boolean_count": (lambda h: h["edges"][0].update(num_edges=True), "True is not a count"),
+    "float_count": (lambda h: h["nodes"][0].update(num_nodes=100.0), r"100\.0 is not a count"),
+    "object_dtype": (lambda h: h["indptr"].update(dtype="object"), "unknown dtype 'object'"),
+    "wider_ids": (lambda h: h["indices"].update(dtype="int64"), "takes 8000: it was cut off"),
+    "float_ids": (lambda h: h["indices"].update(dtype="float32"), "indices is float32"),
+    "huge_shape": (lambda h: h["indices"].update(shape=[1 << 40, 1 << 40]), "impossible shape"),
+    "short_attribute": (
+        lambda h: h["edges"][0]["attributes"]["weight"].update(shape=[10]),
+        "edge attribute weight has the shape"
+    ),
+    "longer_x": (
+        lambda h: h["nodes"][0]["attributes"]["x"].update(shape=[101, 3]),
+        "takes 1212: it was cut off"
+    ),
+    "more_rows": (
+        lambda h: h["nodes"][0]["attributes"]["x"].update(shape=[300, 1]),
+        "attributes have another number of nodes"
+    ),
+    "no_nodes": (lambda h: h.update(nodes=[]), "None is not an edge type"),
+    "no_times": (lambda h: h.pop("times"), "not valid: 'times'"),
+    "one_more_relation": (
+        lambda h: h["weights"].update(relations=[True, True]), "says which edge types have weights"
+    ),
+    "edges_of_a_type": (
+        lambda h: h["edges"][0].update(type=["a", "b", "c"]), "without node types has edge types"
+    ),
+    "scale_of_floats": (
+        lambda h: h["nodes"][0]["attributes"]["x"].update(quantized=True),
+        "must be contiguous int8"
+    ),
+    "scale_without_need": (
+        lambda h: h["nodes"][0]["attributes"]["x"].update(scale=h["indptr"]),
+        "has a scale of its own"
+    ),
+    "text_in_place_of_a_group": (lambda h: h.update(nodes="abc"), "is not valid"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_headers_are_refused_with_their_complaint(saved: Path, name: str) -> None:
-    edit_header(saved, HOSTILE[name])
-    with pytest.raises(InvalidGraphFileError, match=COMPLAINTS[name]):
+    change, complaint = HOSTILE[name]
+    change_header(saved, change)
+    with pytest.raises(InvalidGraphFileError, match=complaint):
         pyg_direct.open(saved)
 
 
@@ -213,7 +200,7 @@ def test_files_elsewhere_are_not_read_though_they_fit(saved: Path) -> None:
     """What the header names outside of the directory is refused by name, whatever is there."""
     path = file_of(saved, "indices")
     path.rename(saved.parent / "secret.bin")
-    edit_header(saved, lambda content: content["indices"].update(file="../secret.bin"))
+    change_header(saved, lambda content: content["indices"].update(file="../secret.bin"))
     with pytest.raises(InvalidGraphFileError, match="is not the name of a file in the directory"):
         pyg_direct.open(saved)
 

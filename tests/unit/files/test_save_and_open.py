@@ -145,41 +145,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "induced": {"subgraph_type": "induced"},
     "bidirectional": {"subgraph_type": "bidirectional"},
     "induced_disjoint": {"subgraph_type": "induced", "disjoint": True},
-    "weighted": {"weight_attr": "weight"},
-    "node_times": {"time_attr": "time", "input_time": torch.full((200,), 30)},
-    "edge_times": {"time_attr": "when", "input_time": torch.full((200,), 30)},
-    "recent": {"time_attr": "time", "temporal_strategy": "last"},
-    "times_and_weights": {"time_attr": "time", "weight_attr": "weight"},
     "workers": {"num_workers": 2},
 }
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-@pytest.mark.parametrize("prepared", [True, False])
-def test_batches_are_those_in_memory(
-    options: dict[str, Any], prepared: bool, tmp_path: Any
-) -> None:
-    saved = {key: value for key, value in options.items() if key in ("time_attr", "weight_attr")}
+def test_batches_are_those_in_memory(options: dict[str, Any], tmp_path: Any) -> None:
+    """Those by time and weight are compared in `test_saved_parts`."""
     options = {"num_neighbors": [4, 3], "batch_size": 32, "shuffle": True, "seed": 5, **options}
-    data = by_destination(attributed_graph())
-    expected = data if not (prepared and "time_attr" in saved) else sorted_by_time(data, saved)
-    back = opened(data, tmp_path, **(saved if prepared else {}))
-    assert_same_epoch(NeighborLoader(back, **options), NeighborLoader(expected, **options))
-
-
-def sorted_by_time(data: Data, saved: dict[str, Any]) -> Data:
-    """Return `data` with the edges of each destination by time, as `save` stores them."""
-    time = data[saved["time_attr"]]
-    of_edges = time if len(time) == data.num_edges else time[data.edge_index[0]]
-    order = np.lexsort((of_edges.numpy(), data.edge_index[1].numpy()))
-    data = copy.copy(data)
-    for key in ("edge_index", "edge_attr", "weight", "when"):
-        data[key] = (
-            data[key][..., torch.from_numpy(order)]
-            if key == "edge_index"
-            else data[key][torch.from_numpy(order)]
-        )
-    return data
+    back, data = opened(attributed_graph(), tmp_path), by_destination(attributed_graph())
+    assert_same_epoch(NeighborLoader(back, **options), NeighborLoader(data, **options))
 
 
 @pytest.mark.parametrize("time_attr", [None, "time"])

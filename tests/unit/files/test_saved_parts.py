@@ -6,7 +6,6 @@ In processes of their own: what goes wrong here may read outside of an array.
 from __future__ import annotations
 
 import itertools
-import json
 import unittest
 import zlib
 from collections.abc import Callable
@@ -20,12 +19,12 @@ import torch
 from children import in_child
 from conversions import as_npy
 from graphs import assert_same_epoch
+from saved_files import change_header
 from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
 from pyg_direct import InvalidGraphFileError, NeighborLoader
 from pyg_direct.core.types import NO_TIME
-from pyg_direct.files.header import HEADER, checksum_of
 from pyg_direct.graph import compressed
 
 PAIRS = list(itertools.product([None, "time", "edge_when"], [None, "edge_weight", "edge_other"]))
@@ -80,8 +79,11 @@ def assert_same_batches(opened: Any, **options: Any) -> None:
     if options.get("time_attr") is not None:
         options["input_time"] = torch.full((200,), 20)
     plain = in_memory(opened)
-    for repeats in (False, True):
-        loaders = [NeighborLoader(data, **options, replace=repeats) for data in (opened, plain)]
+    laws = [{"replace": repeats} for repeats in (False, True)]
+    if options.get("time_attr") is not None:
+        laws.append({"temporal_strategy": "last"})
+    for law in laws:
+        loaders = [NeighborLoader(data, **options, **law) for data in (opened, plain)]
         assert assert_same_epoch(*loaders) > 0
 
 
@@ -179,13 +181,6 @@ def weighted_folder(tmp_path: Path) -> Path:
     """Return a saved graph with weights."""
     pyg_direct.save(timed_and_weighted(), tmp_path / "weighted", weight_attr="edge_weight")
     return tmp_path / "weighted"
-
-
-def change_header(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    content = json.loads((folder / HEADER).read_text())
-    change(content)
-    content["crc32"] = checksum_of(content)
-    (folder / HEADER).write_text(json.dumps(content))
 
 
 WRONG_HEADERS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {

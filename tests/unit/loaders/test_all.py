@@ -126,6 +126,7 @@ def options(name: str) -> dict[str, Any]:
     return {"seed": 3, **({"shuffle": True} if name in SHUFFLED else {})}
 
 
+@pytest.mark.pyg("num_workers")
 @pytest.mark.parametrize("name", LOADERS)
 def test_batches_depend_on_the_seed_alone(name: str) -> None:
     expected = LOADERS[name](**options(name))
@@ -138,6 +139,7 @@ def test_batches_depend_on_the_seed_alone(name: str) -> None:
     assert epoch(LOADERS[name](**{**options(name), "seed": 4})) != first
 
 
+@pytest.mark.pyg("batch.manual_seed")
 @pytest.mark.parametrize("name", LOADERS)
 def test_torch_manual_seed_governs_without_a_seed(name: str) -> None:
     def run(seed: int) -> list[Any]:

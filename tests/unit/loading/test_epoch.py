@@ -3,7 +3,6 @@
 import gc
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -203,15 +202,6 @@ def test_an_iterator_outlives_its_loader():
     iterator = iter(NeighborLoader(graph(), [3], batch_size=10, num_workers=2))
     gc.collect()
     assert sum(1 for _ in iterator) == 20
-
-
-@pytest.mark.pyg("loader.pickle")
-def test_an_unpickled_loader_gives_the_same_epoch():
-    loader = NeighborLoader(graph(), [3, 3], batch_size=10, num_workers=2, seed=3, shuffle=True)
-    expected = [batch.e_id for batch in loader]
-    fresh = NeighborLoader(graph(), [3, 3], batch_size=10, num_workers=2, seed=3, shuffle=True)
-    copy = pickle.loads(pickle.dumps(fresh))
-    assert [e.tolist() for e in expected] == [batch.e_id.tolist() for batch in copy]
 
 
 def _child(loader, queue):

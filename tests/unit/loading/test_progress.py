@@ -159,30 +159,3 @@ def test_in_a_new_process(tmp_path):
         command = [sys.executable, "-c", PROGRAM, tmp_path / "state.pt", tmp_path / "rest.pt"]
         subprocess.run(command, check=True, timeout=120)
         assert [e.tolist() for e in torch.load(tmp_path / "rest.pt")] == rest
-
-
-def test_a_batch_depends_on_its_number_alone():
-    """Not on threads, prefetching, or which other batches were made."""
-    expected = edges(build(7, shuffle=True))
-    for num_workers, prefetch in ((1, 1), (2, 1), (3, 5), (2, 0)):
-        loader = build(7, shuffle=True, num_workers=num_workers, prefetch=prefetch)
-        assert edges(loader) == expected
-
-
-@pytest.mark.pyg("batch.manual_seed")
-def test_manual_seed_governs_without_a_seed():
-    torch.manual_seed(4)
-    first = edges(build(None, shuffle=True))
-    second = edges(build(None, shuffle=True))
-    torch.manual_seed(4)
-    assert edges(build(None, shuffle=True)) == first
-    assert first != second
-
-
-def test_every_epoch_has_an_order_of_its_own():
-    loader = build(5, shuffle=True)
-    orders = [[i for batch in loader for i in batch.input_id.tolist()] for _ in range(3)]
-    assert all(sorted(order) == list(range(300)) for order in orders)
-    assert len(set(map(tuple, orders))) == 3
-    again = build(5, shuffle=True)
-    assert [i for batch in again for i in batch.input_id.tolist()] == orders[0]

@@ -83,13 +83,8 @@ def test_types_are_counted_apart() -> None:
     stats = loader.stats()
     assert stats.seeds == 200
     assert stats.gathered_bytes["author.x"] == sum(b["author"].x.nbytes for b in batches)
+    assert stats.nodes == sum(b[k].n_id.numel() for b in batches for k in b.node_types)
     assert stats.edges == sum(b[k].edge_index.size(1) for b in batches for k in b.edge_types)
-
-
-def test_nodes_of_all_types_are_counted() -> None:
-    loader = NeighborLoader(papers_and_authors(), [3, 2], input_nodes="paper", batch_size=50)
-    batches = list(loader)
-    assert loader.stats().nodes == sum(b[k].n_id.numel() for b in batches for k in b.node_types)
 
 
 def test_nothing_crosses_a_link_on_the_cpu() -> None:

@@ -139,14 +139,6 @@ class Decides(nn.Module):
         return self.conv(x if x.sum() > 0 else -x, edge_index)
 
 
-@pytest.mark.parametrize("cls", [Pooled, Decides])
-def test_layers_that_need_all_rows_get_them(cls, loader, batch) -> None:
-    model = cls().double()
-    fast = accelerate(model, loader)
-    torch.testing.assert_close(fast(batch.x, batch.edge_index), reference(model, batch))
-    assert fast.acceleration.reason == ""
-
-
 class TakesData(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -164,15 +156,7 @@ def test_a_model_that_takes_a_whole_batch_runs_plain_with_a_warning(loader, batc
     assert torch.equal(out, model(batch))
 
 
-def test_layers_over_several_hops_see_the_whole_batch(loader, batch) -> None:
-    model = nn.Module.__new__(_TwoLayers)
-    _TwoLayers.__init__(model)
-    fast = accelerate(model.double(), loader)
-    torch.testing.assert_close(fast(batch.x, batch.edge_index), reference(model, batch))
-    assert fast.acceleration.forms() == {"sums": "products"}
-
-
-class _TwoLayers(nn.Module):
+class SeveralHops(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = SGConv(WIDTH, 8, K=2), SAGEConv(8, OUT)
@@ -189,6 +173,31 @@ class Normed(nn.Module):
 
     def forward(self, x, edge_index):
         return self.second(self.norm(self.first(x, edge_index)).relu(), edge_index)
+
+
+class NormedRows(Normed):
+    def __init__(self, norm) -> None:
+        super().__init__()
+        self.norm = norm
+
+
+@pytest.mark.parametrize(
+    ("make", "all_rows"),
+    [
+        (Pooled, True),
+        (Decides, True),
+        (SeveralHops, False),
+        (lambda: NormedRows(nn.LayerNorm(8)), False),
+        (lambda: NormedRows(nn.RMSNorm(8)), False),
+    ],
+    ids=["pooled", "decides", "several hops", "layer norm", "rms norm"],
+)
+def test_layers_get_all_rows_only_where_they_need_them(make, all_rows, loader, batch) -> None:
+    model = make().double()
+    fast = accelerate(model, loader)
+    torch.testing.assert_close(fast(batch.x, batch.edge_index), reference(model, batch))
+    assert fast.acceleration.reason == ""
+    assert all_rows or fast.acceleration.forms() == {"sums": "products"}
 
 
 def test_batch_norm_sees_the_rows_of_the_plain_model(loader, batch) -> None:
@@ -269,28 +278,6 @@ def test_mixed_precision_gives_outputs_and_gradients_of_the_plain_model(cls, loa
     for ours, expected in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected, rtol=0.05, atol=0.05)
         assert ours.abs().sum() > 0
-
-
-class NormedRows(Normed):
-    def __init__(self, norm) -> None:
-        super().__init__()
-        self.norm = norm
-
-
-@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.RMSNorm(8)])
-def test_norms_by_row(norm, loader, batch) -> None:
-    model = NormedRows(norm).double()
-    fast = accelerate(model, loader)
-    torch.testing.assert_close(fast(batch.x, batch.edge_index), reference(model, batch))
-    assert fast.acceleration.forms() == {"sums": "products"}
-
-
-@pytest.mark.parametrize("jk", ["cat", "max", "lstm"])
-def test_jumping_knowledge_gives_the_output_of_the_plain_model(jk, loader, batch) -> None:
-    model = sage(jk=jk)
-    fast = accelerate(model, loader)
-    torch.testing.assert_close(fast(batch.x, batch.edge_index), reference(model, batch))
-    assert fast.acceleration.forms()["sums"] == "products"
 
 
 def test_gradient_checkpointing_gives_the_gradients_of_the_plain_model(loader, batch) -> None:

@@ -52,10 +52,68 @@ def small_blocks(monkeypatch):
     return 3
 
 
-@pytest.mark.parametrize("name", HOMOGENEOUS)
+class Powers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SAGEConv(WIDTH, 8), SAGEConv(8, OUT)
+
+    def forward(self, x, edge_index):
+        h = self.first(x, edge_index).abs().add(1).pow_(-0.5)
+        h **= 2
+        return self.second(h.pow_(h), edge_index)
+
+
+class Diffused(nn.Module):
+    """Several hops inside of a model."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.lin, self.hops = SAGEConv(WIDTH, 16), nn.Linear(16, OUT), APPNP(3, 0.2)
+
+    def forward(self, x, edge_index):
+        return self.hops(self.lin(self.first(x, edge_index).relu()), edge_index)
+
+
+class OwnNorm(GCNConv):
+    def forward(self, x, edge_index):
+        degree = torch.bincount(edge_index[0], minlength=len(x)).view(-1, 1)
+        return super().forward(x / (1 + degree), edge_index)
+
+
+# Of the options of BasicGNN a few combinations; `test_inference_real` has the others.
+MODELS = {
+    **HOMOGENEOUS,
+    "powers": (Powers, ()),
+    "jk-cat": (basic(GraphSAGE, jk="cat", norm="batch_norm", act_first=True, dropout=0.3), ()),
+    "jk-max": (basic(GraphSAGE, jk="max", norm="layer_norm", norm_kwargs={"mode": "node"}), ()),
+    "jk-lstm": (basic(GraphSAGE, jk="lstm", norm="batch_norm", dropout=0.3), ()),
+    "sg": (lambda: SGConv(WIDTH, OUT, K=3), ("edge_weight",)),
+    "sg-plain": (lambda: SGConv(WIDTH, OUT, K=1, add_self_loops=False), ("edge_weight",)),
+    "appnp": (lambda: APPNP(4, 0.1), ("edge_weight",)),
+    "tag": (lambda: TAGConv(WIDTH, OUT, K=3), ("edge_weight",)),
+    "ssg": (lambda: SSGConv(WIDTH, OUT, 0.2, K=3), ("edge_weight",)),
+    "mix-hop": (lambda: MixHopConv(WIDTH, OUT, powers=[0, 1, 3]), ("edge_weight",)),
+    "gated": (lambda: GatedGraphConv(WIDTH, 3), ()),
+    "lg": (LGConv, ()),
+    "diffused": (Diffused, ()),
+    "own-norm": (lambda: OwnNorm(WIDTH, OUT), ()),
+    **{
+        f"gcn-{name}{'-weight' * weighted}": (
+            basic(GCN, 3, **options), ("edge_weight",) if weighted else (),
+        )
+        for name, options in (("improved", {"improved": True}), ("bare", {"add_self_loops": False}))
+        for weighted in (False, True)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_inference_of_homogeneous_models_equals_the_forward(name, small_blocks):
-    make, extra = HOMOGENEOUS[name]
+    make, extra = MODELS[name]
     model, inputs = make(), graph_inputs(*extra)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    inputs["edge_index"][:, ::9] = inputs["edge_index"][1, ::9]  # self-loops, some twice
     found = inference(model, Data(**inputs), tuple(inputs), num_workers=small_blocks)
     assert_close(found, forward(model, inputs))
     assert not found.requires_grad
@@ -75,23 +133,6 @@ def test_in_inference_mode(name, small_blocks):
     assert whole[0] == whole[1]
 
 
-class Powers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = SAGEConv(WIDTH, 8), SAGEConv(8, OUT)
-
-    def forward(self, x, edge_index):
-        h = self.first(x, edge_index).abs().add(1).pow_(-0.5)
-        h **= 2
-        return self.second(h.pow_(h), edge_index)
-
-
-def test_powers_in_place(small_blocks):
-    model, inputs = Powers(), graph_inputs()
-    found = inference(model, Data(**inputs), tuple(inputs), num_workers=small_blocks)
-    assert_close(found, forward(model, inputs))
-
-
 @pytest.mark.parametrize("name", HETEROGENEOUS)
 def test_inference_of_heterogeneous_models_equals_the_forward(name, small_blocks):
     model = HETEROGENEOUS[name]()
@@ -106,58 +147,6 @@ def test_inference_of_a_model_of_to_hetero_equals_the_forward(small_blocks):
     assert_close(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("jk", "norm", "act_first"),
-    [("cat", "batch_norm", True), ("max", "layer_norm", False), ("lstm", "batch_norm", False)],
-)
-def test_options_of_basic_gnn(jk, norm, act_first):
-    """A few of the combinations; `test_inference_real` has the others."""
-    kwargs = {"norm_kwargs": {"mode": "node"}} if norm == "layer_norm" else {}
-    model = basic(GraphSAGE, 2, jk=jk, norm=norm, act_first=act_first, dropout=0.3, **kwargs)()
-    for parameter in model.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    inputs = graph_inputs()
-    assert_close(inference(model, Data(**inputs)), forward(model, inputs))
-
-
-class TestSeveralHops:
-    """Convolutions that pass messages several times run hop by hop."""
-
-    MODELS = (
-        lambda: SGConv(WIDTH, OUT, K=3),
-        lambda: SGConv(WIDTH, OUT, K=1, add_self_loops=False),
-        lambda: APPNP(4, 0.1),
-        lambda: TAGConv(WIDTH, OUT, K=3),
-        lambda: SSGConv(WIDTH, OUT, 0.2, K=3),
-        lambda: MixHopConv(WIDTH, OUT, powers=[0, 1, 3]),
-    )
-
-    @pytest.mark.parametrize("number", range(len(MODELS)))
-    def test_with_edge_weights(self, number, small_blocks):
-        model, inputs = self.MODELS[number](), graph_inputs("edge_weight")
-        found = inference(model, Data(**inputs), tuple(inputs), num_workers=small_blocks)
-        assert_close(found, forward(model, inputs))
-
-    @pytest.mark.parametrize("make", [lambda: GatedGraphConv(WIDTH, 3), LGConv])
-    def test_inference_of_other_models_equals_the_forward(self, make, small_blocks):
-        model, inputs = make(), graph_inputs()
-        assert_close(inference(model, Data(**inputs)), forward(model, inputs))
-
-    def test_inside_a_model(self, small_blocks):
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.first, self.lin = SAGEConv(WIDTH, 16), nn.Linear(16, OUT)
-                self.hops = APPNP(3, 0.2)
-
-            def forward(self, x, edge_index):
-                return self.hops(self.lin(self.first(x, edge_index).relu()), edge_index)
-
-        model, inputs = Net(), graph_inputs()
-        found = inference(model, Data(**inputs), num_workers=small_blocks)
-        assert_close(found, forward(model, inputs))
-
-
 def test_means_over_more_rows_than_half_precision_counts():
     class Centred(nn.Module):
         def forward(self, x):
@@ -168,17 +157,6 @@ def test_means_over_more_rows_than_half_precision_counts():
 
 
 class TestDegrees:
-    @pytest.mark.parametrize("options", [{}, {"improved": True}, {"add_self_loops": False}])
-    @pytest.mark.parametrize("weighted", [False, True])
-    def test_inference_of_gcn_equals_the_forward_with_every_normalization(
-        self, options, weighted, small_blocks
-    ):
-        inputs = graph_inputs(*(["edge_weight"] if weighted else []))
-        inputs["edge_index"][:, ::9] = inputs["edge_index"][1, ::9]  # self loops, some twice
-        model = basic(GCN, 3, **options)()
-        found = inference(model, Data(**inputs), tuple(inputs), num_workers=small_blocks)
-        assert_close(found, forward(model, inputs))
-
     def test_of_one_edge_type_among_several(self, small_blocks):
         class Net(nn.Module):
             def __init__(self):
@@ -201,15 +179,6 @@ class TestDegrees:
         inference(model, Data(**inputs))
         assert all(conv._cached_edge_index is None for conv in model.convs)
         assert all(conv.cached for conv in model.convs)
-
-    def test_of_layers_with_a_normalisation_of_their_own(self, small_blocks):
-        class Other(GCNConv):
-            def forward(self, x, edge_index, edge_weight=None):
-                degree = torch.bincount(edge_index[0], minlength=len(x)).view(-1, 1)
-                return super().forward(x / (1 + degree), edge_index, edge_weight)
-
-        model, inputs = nn.ModuleList([Other(WIDTH, OUT)])[0], graph_inputs()
-        assert_close(inference(model, Data(**inputs)), forward(model, inputs))
 
 
 class TestFaultsAreCaught:
