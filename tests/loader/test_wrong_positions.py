@@ -61,11 +61,11 @@ def test_positions_other_than_integers_are_refused(kind: str, name: str) -> None
     calls = [lambda: list(loader), lambda: loader(WRONG[name])]
     if kind == "times":
         calls.append(lambda: loader(WRONG[name], torch.tensor([1])))
-    for make in calls:
+    for call in calls:
         with pytest.raises(
             TypeError, match=r"(?s)positions, which must be integers, got .*sampler="
         ):
-            make()
+            call()
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,19 @@ AMONG_SEEDS: dict[str, Any] = {
     ),
     "hgt": lambda **options: pyg_direct.HGTLoader(typed(), [2], ("a", NODES), **options),
     "typed": lambda **options: NeighborLoader(typed(), [2], ("a", NODES), **options),
+    "times": lambda **options: NeighborLoader(
+        with_times(), [2], NODES, time_attr="time", **options
+    ),
 }
-OVER_POSITIONS = pytest.mark.parametrize("name", ["shadow", "pagerank", "clusters", "node2vec"])
+OVER_POSITIONS = ["shadow", "pagerank", "clusters", "node2vec"]
+ANY = [*OVER_POSITIONS, *AMONG_SEEDS]
 
 
-@pytest.mark.parametrize("name", ["shadow", "pagerank", "clusters", "node2vec", *AMONG_SEEDS])
+def make(name: str, **options: Any) -> Any:
+    return AMONG_SEEDS[name](**options) if name in AMONG_SEEDS else over_positions(name, **options)
+
+
+@pytest.mark.parametrize("name", ANY)
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -171,9 +179,8 @@ OVER_POSITIONS = pytest.mark.parametrize("name", ["shadow", "pagerank", "cluster
 def test_a_sampler_of_too_many_positions_is_refused_when_a_loader_is_built(
     name: str, sampler: Any
 ) -> None:
-    make = AMONG_SEEDS.get(name, lambda **options: over_positions(name, **options))
     with pytest.raises(ValueError, match=r"sampler= names position \d+, but there are 5 "):
-        make(sampler=sampler)
+        make(name, sampler=sampler)
 
 
 @pytest.mark.parametrize("name", list(AMONG_SEEDS))
@@ -182,17 +189,22 @@ def test_a_sampler_of_places_among_the_seeds_is_taken(name: str) -> None:
         assert len(list(AMONG_SEEDS[name](sampler=sampler))) == len(sampler)
 
 
-@OVER_POSITIONS
-def test_positions_that_are_not_there_are_named_in_an_epoch_and_in_calls(name: str) -> None:
-    loader = over_positions(name, batch_sampler=[[1], [7]])
-    with pytest.raises(IndexError, match="asks for position 7, but there are 5 "):
-        list(loader)
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", ANY)
+def test_positions_that_are_not_there_are_named_in_an_epoch_and_in_calls(
+    name: str, workers: int
+) -> None:
+    loader = make(name, batch_sampler=[[1], [7]], num_workers=workers)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(IndexError, match="position 7, but there are 5 "):
+        next(batches)
     for wrong in (5, -6):
         with pytest.raises(IndexError, match=f"position {wrong}, but there are 5 .* 0 to 4"):
             loader([0, wrong])
 
 
-@OVER_POSITIONS
+@pytest.mark.parametrize("name", OVER_POSITIONS)
 def test_positions_that_are_there_are_taken_also_from_the_end(name: str) -> None:
     weights = torch.tensor([1.0, 1, 0, 0, 1, 0, 0])  # of more than there are, but not drawn
     assert len(list(over_positions(name, sampler=WeightedRandomSampler(weights, 6)))) == 6
@@ -206,25 +218,3 @@ def test_positions_that_are_there_are_taken_also_from_the_end(name: str) -> None
 def test_steps_of_graph_saint_take_any_sampler_as_in_pyg() -> None:
     loader = pyg_direct.GraphSAINTNodeSampler(example_graph(), 4, 3, sampler=range(9))
     assert len(list(loader)) == 9
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("kind", ["nodes", "links", "times"])
-def test_a_position_that_no_seed_has_is_named_in_an_epoch_and_outside(
-    kind: str, workers: int
-) -> None:
-    data = Data(edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), num_nodes=4)
-    options: dict[str, Any] = {"batch_sampler": [[0, 1], [1, 4]], "num_workers": workers}
-    if kind == "links":
-        loader: Any = LinkNeighborLoader(data, [1], edge_label_index=data.edge_index, **options)
-    elif kind == "times":
-        data.time = torch.arange(4)
-        loader = NeighborLoader(data, [1], time_attr="time", input_time=torch.arange(4), **options)
-    else:
-        loader = NeighborLoader(data, [1], **options)
-    batches = iter(loader)
-    next(batches)
-    with pytest.raises(IndexError, match=r"position 4, but there are 4 seeds, positions 0 to 3"):
-        next(batches)
-    with pytest.raises(IndexError, match="position -5, but there are 4 seeds"):
-        loader(torch.tensor([0, -5]))

@@ -37,6 +37,9 @@ NODES = {
     "last times of seeds": Config(
         edges=80, fanouts=(2, 2), times="node", bounds="end", window=5, strategy="last"
     ),
+    "a window that counts from the seed": Config(
+        edges=80, fanouts=(4, -1), times="node", bounds="end", window=3
+    ),
     "induced edges of windows of seeds": Config(
         edges=80, fanouts=(3, 2), times="edge", bounds="both", induced=True
     ),
@@ -83,6 +86,12 @@ LINKS = {
     "own link left out": Config(links="binary", edges=60, exclude="reverse", disjoint=True),
     "own link left out of its time": Config(
         links="plain", edges=60, exclude="self", times="edge", strategy="last", weighted=True
+    ),
+    "own link of triplets left out": Config(
+        links="triplet", edges=60, fanouts=(-1, 2), exclude="self", disjoint=True
+    ),
+    "many parallel links left out": Config(
+        links="plain", nodes=4, edges=300, fanouts=(3, -1), exclude="self", batch_size=20
     ),
     "own link left out of the latest": Config(
         links="plain", nodes=4, edges=200, times="edge", strategy="last", exclude="reverse"

@@ -187,6 +187,15 @@ OTHERS: dict[str, tuple[Any, Any, str]] = {
         lambda: windows(None),
         "input_start_time= and input_end_time= giving",
     ),
+    "windows that begin and that end": (
+        lambda: windows(torch.zeros(300, dtype=torch.int64)),
+        lambda: links(
+            time_attr="time",
+            edge_label_time=torch.full((300,), 50),
+            input_end_time=torch.zeros(300, dtype=torch.int64),
+        ),
+        "input_start_time= and input_end_time= giving",
+    ),
     "links left out": (lambda: links(exclude_seed_edges=True), links, "exclude_seed_edges"),
     "negatives without edges": (
         lambda: links(neg_sampling="binary"),
