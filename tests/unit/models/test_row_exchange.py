@@ -21,6 +21,7 @@ from torch_geometric.nn import GraphSAGE, MessagePassing
 
 from pyg_direct import accelerate
 from pyg_direct.models.lazy.batch_run import BatchRun
+from pyg_direct.models.remote.gathers import Exchanges
 
 
 def let_exchange(fast, exchange_of) -> None:
@@ -156,6 +157,15 @@ def test_gathers_beside_the_exchanges_are_refused(make) -> None:
     batch = next(iter(loader))
     with pytest.raises(RuntimeError, match="by other means than"):
         outputs_and_gradients(fast, arguments(batch), batch.batch_size)
+
+
+def test_a_relation_without_edges_is_gathered_by_an_empty_list_alone() -> None:
+    exchanges = Exchanges.__new__(Exchanges)
+    none, two = torch.empty(0, dtype=torch.int64), torch.tensor([3, 1])
+    exchanges._sources = [("none", 5, none), ("two", 4, two)]
+    assert exchanges._read(5, none) == (True, "none")
+    assert exchanges._read(5, two[:1]) == exchanges._read(4, none) == (False, None)
+    assert exchanges._read(4, torch.cat([two, torch.arange(4)])) == (True, "two")
 
 
 def test_layers_are_counted_and_none_means_no_exchange() -> None:
