@@ -71,6 +71,14 @@ def test_both_ends_of_links_are_visited() -> None:
     assert visits_of_batches(loader)[None].tolist() == [1, 1]
 
 
+def test_a_node_that_is_a_seed_twice_is_counted_with_two_draws() -> None:
+    """Two seeds have four neighbours each, of which a draw takes one; one of them draws twice."""
+    edge_index = torch.stack([torch.arange(2, 10), torch.tensor([0, 1]).repeat_interleave(4)])
+    loader = NeighborLoader(Data(edge_index=edge_index, num_nodes=10), [1], [0, 0, 1], batch_size=3)
+    found = visits_of_batches(loader)[None].tolist()
+    assert found == pytest.approx([1, 1, *[1 - 0.75**2] * 4, *[1 - 0.75] * 4], abs=0.05)
+
+
 class Drawing(NeighborSampler):
     """Draws from torch's generator, as samplers of others do."""
 
