@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from children import in_child
+from children import in_own_process
 from graphs import assert_same_epoch, example_graph
 from torch_geometric.data import Data
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
@@ -47,45 +47,37 @@ def attributed() -> Data:
 
 
 @pytest.mark.parametrize("name", SAMPLING)
+@in_own_process
 def test_a_huge_fanout_without_replacement_takes_all(name: str) -> None:
-    def case() -> None:
-        for fanout in HUGE:
-            ours = loader([fanout, fanout], attributed(), **SAMPLING[name])
-            assert assert_same_epoch(ours, loader([-1, -1], attributed(), **SAMPLING[name])) == 3
-
-    in_child(case, timeout_seconds=200)
+    for fanout in HUGE:
+        ours = loader([fanout, fanout], attributed(), **SAMPLING[name])
+        assert assert_same_epoch(ours, loader([-1, -1], attributed(), **SAMPLING[name])) == 3
 
 
+@in_own_process
 def test_a_huge_fanout_with_replacement_is_refused() -> None:
-    def case() -> None:
-        for fanout in HUGE:
-            if fanout < 2**31:
-                with pytest.raises(ValueError, match=r"more than the 2147483648 that local ids"):
-                    next(iter(loader([fanout, fanout], replace=True)))
-            else:
-                with pytest.raises(ValueError, match=r"2147483647 at most with replace=True.*got"):
-                    loader([fanout, fanout], replace=True)
-
-    in_child(case)
+    for fanout in HUGE:
+        if fanout < 2**31:
+            with pytest.raises(ValueError, match=r"more than the 2147483648 that local ids"):
+                next(iter(loader([fanout, fanout], replace=True)))
+        else:
+            with pytest.raises(ValueError, match=r"2147483647 at most with replace=True.*got"):
+                loader([fanout, fanout], replace=True)
 
 
+@in_own_process
 def test_a_huge_fan_out_is_refused_when_replace_is_set_later() -> None:
-    def case() -> None:
-        ours = loader([sys.maxsize])
+    ours = loader([sys.maxsize])
+    next(iter(ours))
+    ours.node_sampler.replace = True
+    with pytest.raises(ValueError, match="at most with replace=True"):
         next(iter(ours))
-        ours.node_sampler.replace = True
-        with pytest.raises(ValueError, match="at most with replace=True"):
-            next(iter(ours))
-
-    in_child(case)
 
 
 @pytest.mark.parametrize("fanout", [-(2**31), -(2**63), -(2**70)])
+@in_own_process
 def test_any_negative_fanout_takes_all(fanout: int) -> None:
-    def case() -> None:
-        assert assert_same_epoch(loader([fanout]), loader([-1])) == 3
-
-    in_child(case)
+    assert assert_same_epoch(loader([fanout]), loader([-1])) == 3
 
 
 class Stores(MyGraphStore):
@@ -125,49 +117,41 @@ BAD_INDICES = {
 
 
 @pytest.mark.parametrize("case", BAD_POINTERS)
+@in_own_process
 def test_wrong_pointers_of_a_store_are_refused(case: str) -> None:
-    def attempt() -> None:
-        stores = example_stores(BAD_POINTERS[case], np.array([0, 1, 2]))
-        with pytest.raises(ValueError, match="is not a valid CSC"):
-            list(NeighborLoader(stores, [3], torch.arange(3)))
-
-    in_child(attempt)
+    stores = example_stores(BAD_POINTERS[case], np.array([0, 1, 2]))
+    with pytest.raises(ValueError, match="is not a valid CSC"):
+        list(NeighborLoader(stores, [3], torch.arange(3)))
 
 
 @pytest.mark.parametrize("case", BAD_INDICES)
+@in_own_process
 def test_wrong_indices_of_a_store_are_refused(case: str) -> None:
-    def attempt() -> None:
-        stores = example_stores(np.array([0, 1, 2, 3]), BAD_INDICES[case])
-        with pytest.raises(ValueError, match=r"data refers to node|is not a valid CSC"):
-            list(NeighborLoader(stores, [3], torch.arange(3)))
-
-    in_child(attempt)
+    stores = example_stores(np.array([0, 1, 2, 3]), BAD_INDICES[case])
+    with pytest.raises(ValueError, match=r"data refers to node|is not a valid CSC"):
+        list(NeighborLoader(stores, [3], torch.arange(3)))
 
 
 @pytest.mark.parametrize("ids", [[0, 1, 10**9], [0, -1, 2], [0, 1]])
+@in_own_process
 def test_wrong_edge_ids_of_a_store_are_refused(ids: list[int]) -> None:
-    def attempt() -> None:
-        stores = example_stores(np.array([0, 1, 2, 3]), np.array([0, 1, 2]), np.array(ids))
-        with pytest.raises(ValueError, match="edge id"):
-            list(NeighborLoader(stores, [3], torch.arange(3)))
-
-    in_child(attempt)
+    stores = example_stores(np.array([0, 1, 2, 3]), np.array([0, 1, 2]), np.array(ids))
+    with pytest.raises(ValueError, match="edge id"):
+        list(NeighborLoader(stores, [3], torch.arange(3)))
 
 
 @pytest.mark.parametrize("bad", [10**7, -(5 * 10**6)])
 @pytest.mark.parametrize("size", [(3, 3), None])
 @pytest.mark.parametrize("layout", ["coo", "csr"])
+@in_own_process
 def test_wrong_destinations_of_a_store_are_refused(layout: str, size: Any, bad: int) -> None:
     """PyG itself dies of them."""
 
-    def attempt() -> None:
-        features, edges = example_stores(np.arange(4), np.arange(3))[0], MyGraphStore()
-        row = torch.tensor([0, 1, 2, 3] if layout == "csr" else [0, 1, 2])
-        edges.put_edge_index((row, torch.tensor([0, bad, 2])), None, layout, size=size)
-        with pytest.raises(ValueError, match=r"has the destination|has .* destinations, but"):
-            NeighborLoader((features, edges), [3], torch.arange(3))
-
-    in_child(attempt)
+    features, edges = example_stores(np.arange(4), np.arange(3))[0], MyGraphStore()
+    row = torch.tensor([0, 1, 2, 3] if layout == "csr" else [0, 1, 2])
+    edges.put_edge_index((row, torch.tensor([0, bad, 2])), None, layout, size=size)
+    with pytest.raises(ValueError, match=r"has the destination|has .* destinations, but"):
+        NeighborLoader((features, edges), [3], torch.arange(3))
 
 
 def test_a_store_with_the_right_number_of_edges() -> None:
@@ -179,17 +163,15 @@ def test_a_store_with_the_right_number_of_edges() -> None:
 
 
 @pytest.mark.skipif(not WITH_TORCH_SPARSE, reason="needs torch_sparse")
+@in_own_process
 def test_a_sparse_tensor_with_wrong_pointers_is_refused() -> None:
-    def attempt() -> None:
-        pointers = torch.tensor([0, 2**31, 1, 3])
-        adj_t = SparseTensor(
-            rowptr=pointers, col=torch.arange(3), sparse_sizes=(3, 3), trust_data=True,
-            is_sorted=True,
-        )  # fmt: skip
-        with pytest.raises(ValueError, match="is not a valid CSC"):
-            NeighborLoader(Data(adj_t=adj_t, num_nodes=3), [3])
-
-    in_child(attempt)
+    pointers = torch.tensor([0, 2**31, 1, 3])
+    adj_t = SparseTensor(
+        rowptr=pointers, col=torch.arange(3), sparse_sizes=(3, 3), trust_data=True,
+        is_sorted=True,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="is not a valid CSC"):
+        NeighborLoader(Data(adj_t=adj_t, num_nodes=3), [3])
 
 
 @pytest.mark.parametrize("limit", [6, 7])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
-from children import in_child
+from children import in_own_process
 from graphs import assert_same_batch
 from torch_geometric.data import Data, HeteroData
 
@@ -106,30 +106,26 @@ KINDS: dict[str, dict[str, Any]] = {
     + [("share_memory_", "times of nodes", False)]
     + [(move, "uniform", True) for move in MOVES if move != "share_memory_"],
 )
+@in_own_process
 def test_batches_are_right_after_tensors_move(move: str, kind: str, in_order: bool) -> None:
     data = graph(in_order)
     expected = list(build(data.clone(), **KINDS[kind]))
 
-    def case() -> None:
-        loader = build(data, **KINDS[kind])
-        MOVES[move](data)
-        for batch, other in zip(loader, expected, strict=True):
-            assert_same_batch(batch, other)
-
-    in_child(case)
+    loader = build(data, **KINDS[kind])
+    MOVES[move](data)
+    for batch, other in zip(loader, expected, strict=True):
+        assert_same_batch(batch, other)
 
 
+@in_own_process
 def test_batches_of_several_types_are_right_after_tensors_move() -> None:
     data = two_types()
     expected = list(build(data.clone(), weight_attr="weight"))
 
-    def case() -> None:
-        loader = build(data, weight_attr="weight")
-        data.share_memory_()
-        for batch, other in zip(loader, expected, strict=True):
-            assert_same_batch(batch, other)
-
-    in_child(case)
+    loader = build(data, weight_attr="weight")
+    data.share_memory_()
+    for batch, other in zip(loader, expected, strict=True):
+        assert_same_batch(batch, other)
 
 
 @pytest.mark.parametrize(
@@ -137,100 +133,86 @@ def test_batches_of_several_types_are_right_after_tensors_move() -> None:
     [(kind, True, torch.int64) for kind in KINDS]
     + [("weights and times", False, torch.int64), ("uniform", True, torch.int32)],
 )
+@in_own_process
 def test_a_graph_overwritten_in_mid_epoch(kind: str, in_order: bool, dtype: torch.dtype) -> None:
     data = graph(in_order, dtype)
     data.num_nodes, data.x = NUM_NODES, None
     expected = [(b.n_id, b.edge_index) for b in build(data.clone(), **KINDS[kind])]
 
-    def case() -> None:
-        batches = iter(build(data, **KINDS[kind]))
-        got = [next(batches)]
-        data.edge_index.fill_(10**9)
-        data.time.fill_(10**9)
-        data.stamp.fill_(-(10**9))
-        data.weight.fill_(float("nan"))
-        got += batches
-        for batch, (n_id, edge_index) in zip(got, expected, strict=True):
-            assert torch.equal(batch.n_id, n_id)
-            assert torch.equal(batch.edge_index, edge_index)
-
-    in_child(case)
+    batches = iter(build(data, **KINDS[kind]))
+    got = [next(batches)]
+    data.edge_index.fill_(10**9)
+    data.time.fill_(10**9)
+    data.stamp.fill_(-(10**9))
+    data.weight.fill_(float("nan"))
+    got += batches
+    for batch, (n_id, edge_index) in zip(got, expected, strict=True):
+        assert torch.equal(batch.n_id, n_id)
+        assert torch.equal(batch.edge_index, edge_index)
 
 
 @pytest.mark.parametrize("value", [10**9, -(10**9), 2**62])
 @pytest.mark.parametrize("arguments", [{}, {"disjoint": True}, {"time_attr": "time"}])
+@in_own_process
 def test_seeds_overwritten_in_mid_epoch(value: int, arguments: dict[str, Any]) -> None:
     data, seeds = graph(in_order=False), torch.arange(60)
     expected = [b.n_id for b in build(data, **arguments)]
 
-    def case() -> None:
-        batches = iter(build(data, input_nodes=seeds, **arguments))
-        got = [next(batches)]
-        seeds.fill_(value)
-        got += batches
-        assert all(torch.equal(b.n_id, n) for b, n in zip(got, expected, strict=True))
-
-    in_child(case)
+    batches = iter(build(data, input_nodes=seeds, **arguments))
+    got = [next(batches)]
+    seeds.fill_(value)
+    got += batches
+    assert all(torch.equal(b.n_id, n) for b, n in zip(got, expected, strict=True))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@in_own_process
 def test_the_loaders_own_seeds_overwritten(num_workers: int) -> None:
-    def case() -> None:
-        loader = build(graph(in_order=False), num_workers=num_workers)
-        loader.input_data.node.fill_(10**9)
-        with pytest.raises(IndexError, match=r"seeds must be node ids in \[0, 20000\), got 10000"):
-            next(iter(loader))
-
-    in_child(case)
+    loader = build(graph(in_order=False), num_workers=num_workers)
+    loader.input_data.node.fill_(10**9)
+    with pytest.raises(IndexError, match=r"seeds must be node ids in \[0, 20000\), got 10000"):
+        next(iter(loader))
 
 
 @pytest.mark.parametrize("end", ["row", "col"])
+@in_own_process
 def test_seed_links_overwritten(end: str) -> None:
-    def case() -> None:
-        links = torch.arange(60).repeat(2, 1)
-        loader = LinkNeighborLoader(graph(in_order=False), [5], links, batch_size=20)
-        links.fill_(10**9)
-        assert next(iter(loader)).input_id.tolist() == list(range(20))
-        getattr(loader.input_data, end).fill_(-(10**9))
-        with pytest.raises(IndexError, match="seed links must be node ids"):
-            next(iter(loader))
-
-    in_child(case)
+    links = torch.arange(60).repeat(2, 1)
+    loader = LinkNeighborLoader(graph(in_order=False), [5], links, batch_size=20)
+    links.fill_(10**9)
+    assert next(iter(loader)).input_id.tolist() == list(range(20))
+    getattr(loader.input_data, end).fill_(-(10**9))
+    with pytest.raises(IndexError, match="seed links must be node ids"):
+        next(iter(loader))
 
 
 @pytest.mark.parametrize("name", ["x", "edge_attr"])
+@in_own_process
 def test_features_whose_storage_was_cut_are_an_error(name: str) -> None:
-    def case() -> None:
-        data = graph(in_order=True)
-        batches = iter(build(data, prefetch=0))  # no batch is made before the change
+    data = graph(in_order=True)
+    batches = iter(build(data, prefetch=0))  # no batch is made before the change
+    next(batches)
+    data[name].untyped_storage().resize_(64)
+    with pytest.raises(RuntimeError, match="storage has 64 bytes"):
         next(batches)
-        data[name].untyped_storage().resize_(64)
-        with pytest.raises(RuntimeError, match="storage has 64 bytes"):
-            next(batches)
-
-    in_child(case)
 
 
+@in_own_process
 def test_features_with_fewer_rows_are_an_error() -> None:
-    def case() -> None:
-        data = graph(in_order=True)
-        batches = iter(build(data))
+    data = graph(in_order=True)
+    batches = iter(build(data))
+    next(batches)
+    data.x.resize_(10, 16)
+    with pytest.raises(IndexError, match="tensor with 10 rows"):
         next(batches)
-        data.x.resize_(10, 16)
-        with pytest.raises(IndexError, match="tensor with 10 rows"):
-            next(batches)
-
-    in_child(case)
 
 
+@in_own_process
 def test_features_are_read_when_a_batch_is_made() -> None:
-    def case() -> None:
-        data = graph(in_order=True)
-        batches = iter(build(data, prefetch=0))  # a producer might have made the second one
-        next(batches)
-        data.x.mul_(2)
-        data.share_memory_()
-        batch = next(batches)
-        assert torch.equal(batch.x, data.x[batch.n_id])
-
-    in_child(case)
+    data = graph(in_order=True)
+    batches = iter(build(data, prefetch=0))  # a producer might have made the second one
+    next(batches)
+    data.x.mul_(2)
+    data.share_memory_()
+    batch = next(batches)
+    assert torch.equal(batch.x, data.x[batch.n_id])

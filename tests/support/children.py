@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import selectors
@@ -10,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 import torch
 
@@ -36,6 +38,16 @@ def in_child(function: Callable[[], None], timeout_seconds: float = 240.0) -> No
     if code < 0:
         raise AssertionError(f"the process died of {signal.Signals(-code).name}: {text}")
     assert code == 0, text
+
+
+def in_own_process(test: Callable[..., None]) -> Callable[..., None]:
+    """Let a test run in a forked process."""
+
+    @functools.wraps(test)
+    def forked(*args: Any, **fixtures: Any) -> None:
+        in_child(functools.partial(test, *args, **fixtures))
+
+    return forked
 
 
 def _run(function: Callable[[], None], write: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from children import in_child
+from children import in_child, in_own_process
 from conversions import as_npy
 from graphs import assert_same_epoch
 from saved_files import change_header
@@ -115,29 +115,27 @@ def test_saved_times_and_weights_change_no_batch(
         for time, weight in PAIRS:
             assert_same_batches(opened, time_attr=time, weight_attr=weight)
 
-    in_child(use, 120.0)
+    in_child(use)
 
 
 @pytest.mark.parametrize("of_nodes", [True, False])
 @pytest.mark.parametrize("repeats", [True, False])
+@in_own_process
 def test_relations_with_and_without_times(tmp_path: Path, of_nodes: bool, repeats: bool) -> None:
     data = timed_types(of_nodes)
     pyg_direct.save(data, tmp_path / "graph", time_attr="time", weight_attr="edge_weight")
 
-    def use() -> None:
-        opened = pyg_direct.open(tmp_path / "graph", verify=True)
-        assert_same_batches(opened, input_nodes="paper", weight_attr="edge_weight")
-        loader = NeighborLoader(
-            opened, [40], "paper", weight_attr="edge_weight", replace=repeats, batch_size=200
-        )
-        batch: Any = next(iter(loader))
-        for key in batch.edge_types:
-            assert (batch[key].edge_weight > 0).all(), key
-        for key in (("paper", "cites", "paper"), ("author", "writes", "paper")):
-            weighted = int((opened[key].edge_weight > 0).sum())
-            assert len(batch[key].e_id.unique()) > 0.7 * weighted, key
-
-    in_child(use, 60.0)
+    opened = pyg_direct.open(tmp_path / "graph", verify=True)
+    assert_same_batches(opened, input_nodes="paper", weight_attr="edge_weight")
+    loader = NeighborLoader(
+        opened, [40], "paper", weight_attr="edge_weight", replace=repeats, batch_size=200
+    )
+    batch: Any = next(iter(loader))
+    for key in batch.edge_types:
+        assert (batch[key].edge_weight > 0).all(), key
+    for key in (("paper", "cites", "paper"), ("author", "writes", "paper")):
+        weighted = int((opened[key].edge_weight > 0).sum())
+        assert len(batch[key].e_id.unique()) > 0.7 * weighted, key
 
 
 def test_weights_of_as_many_edges_as_there_are_nodes(tmp_path: Path) -> None:
@@ -254,19 +252,17 @@ TABLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
+@in_own_process
 def test_tables_of_other_weights_are_refused(weighted_folder: Path, name: str) -> None:
     rewrite(weighted_folder, *TABLES[name])
     message = "its weights do not fit their tables"
     with pytest.raises(InvalidGraphFileError, match=f"not written right: {message}"):
         pyg_direct.open(weighted_folder, verify=True)
 
-    def use() -> None:
-        opened = pyg_direct.open(weighted_folder)
-        with pytest.raises(ValueError, match=message):
-            NeighborLoader(opened, [2], weight_attr="edge_weight")
-        assert len(list(NeighborLoader(opened, [2], batch_size=100))) == 2
-
-    in_child(use, 60.0)
+    opened = pyg_direct.open(weighted_folder)
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(opened, [2], weight_attr="edge_weight")
+    assert len(list(NeighborLoader(opened, [2], batch_size=100))) == 2
 
 
 def test_lists_not_sorted_by_time_are_refused(tmp_path: Path) -> None:
