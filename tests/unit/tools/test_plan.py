@@ -196,12 +196,6 @@ def test_the_picture_says_what_fits(gpu_bytes, title, tmp_path, monkeypatch) -> 
     pyplot.close(kept[0])
 
 
-def test_a_picture_of_no_known_kind(capsys) -> None:
-    with pytest.raises(SystemExit, match=r"^2$"):
-        plan.main([*SMALL.split(" "), "--plot", "plan.txt"])
-    assert "--plot must end in one of .svg, .png, .pdf, got plan.txt" in capsys.readouterr().err
-
-
 def test_a_picture_without_matplotlib_is_refused_before_anything_is_sampled(
     monkeypatch, capsys
 ) -> None:
@@ -266,6 +260,8 @@ def test_degrees_that_are_no_counts_are_refused(degrees, tmp_path, capsys) -> No
         (["--nodes", "2.5"], "argument --nodes: '2.5' is not a whole number, as 1000, 24K"),
         (["--gpu-bytes", "16GB"], "1.6B or, of bytes, 16G are"),
         (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+        (["--cores", "0"], "--cores must be at least 1, got 0"),
+        (["--plot", "plan.txt"], "--plot must end in one of .svg, .png, .pdf, got plan.txt"),
     ],
 )
 def test_wrong_numbers_of_the_plan_command_end_it_with_a_message(
@@ -352,12 +348,6 @@ def test_an_option_about_other_graphs_is_refused(option, capsys) -> None:
         with pytest.raises(SystemExit):
             plan.main(["--degrees", "any.npy", *option.split()])
         assert "would have no effect with --degrees" in capsys.readouterr().err
-
-
-def test_a_number_of_cores_that_cannot_be_is_refused(capsys) -> None:
-    with pytest.raises(SystemExit):
-        plan.main([*SMALL.split(" "), "--cores", "0"])
-    assert "--cores must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_a_graph_that_the_sampling_cannot_take_is_refused(tmp_path, capsys) -> None:
