@@ -16,7 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
 
+import pyg_direct
 from benchmarks.gpu.device import Context, Device, opened
 from benchmarks.launch_overhead import Case, milliseconds, random_csc, run_batch
 from pyg_direct.core.types import BatchKey, SampledGraph, SamplingPlan, Sizes, Table
@@ -28,6 +32,7 @@ from pyg_direct.ops.cuda.source import Declaration
 from pyg_direct.ops.cuda.workspace import CudaWorkspace
 
 PACKAGE = "pyg_direct"
+STEPS, EPOCHS, NUM_CLASSES = 50, 4, 8
 KEYS = (BatchKey(1, 2), BatchKey(3, 4))  # of the batch that is captured, and of another one
 
 
@@ -96,8 +101,11 @@ def measure_case(context: Context, device: Device, case: Case) -> dict[str, Any]
         "thread_ms": milliseconds(batch, context.plan.batches),
         "wall_ms": 1e3 * median(device.timer(batch) for _ in range(context.plan.batches)),
     }
+    steps = {}
+    if case.name == "small":  # whose launches take longer than what they launch
+        steps["steps of a training"] = tried(lambda: replayed_steps(context, device, case))
     if context.dry:
-        return record
+        return record | {"graphs": steps}
     expected = [run_batch(CpuBackend().workspace(csc, plan), seeds, key) for key in KEYS]
     again = backend.workspace(placed, plan)
     largest = (max(len(batch.node[0]) for batch in expected), max(len(b.edge[0]) for b in expected))
@@ -107,7 +115,7 @@ def measure_case(context: Context, device: Device, case: Case) -> dict[str, Any]
         "a batch of given sizes": lambda: capture_hops(context, work, seeds, expected, sizes),
         "a whole batch": lambda: capture_batch(again, seeds),
     }
-    return record | {"graphs": {name: tried(trial) for name, trial in graphs.items()}}
+    return record | {"graphs": steps | {name: tried(trial) for name, trial in graphs.items()}}
 
 
 def capture_hops(
@@ -128,10 +136,10 @@ def capture_hops(
             raise AssertionError("seeds that are not nodes")
 
     def all_hops() -> None:
-        for hop in range(hops):
+        for hop in range(hops if sizes is None else 0):
             work.hop(hop)
         if sizes is not None:
-            made[:] = [work.finish_padded(sizes)]
+            made[:] = [work.launch(sizes)]
 
     def finish() -> torch.Tensor:
         """Return the nodes, having waited for them."""
@@ -167,6 +175,52 @@ def capture_hops(
             batch()
         found_ms[f"{name}: wall_ms"] = 1e3 * (time.perf_counter() - begun) / context.plan.batches
     return found_ms
+
+
+def replayed_steps(context: Context, device: Device, case: Case) -> dict[str, Any]:
+    """Train by the loop over a loader and by `replay` of it, compare the losses, and time both."""
+    seeds = torch.arange(min(case.num_nodes, STEPS * case.batch_size))
+    data = Data(
+        x=torch.randn(case.num_nodes, case.num_features),
+        y=torch.randint(NUM_CLASSES, (case.num_nodes,)),
+        edge_index=torch.randint(case.num_nodes, (2, case.num_edges)),
+    )
+    losses, found = [], {}
+    for name in ("ordinary", "replayed"):
+        loader = pyg_direct.NeighborLoader(
+            data, list(case.fanouts), input_nodes=seeds, batch_size=case.batch_size, seed=0,
+            drop_last=True, static_shapes=True, ids="device", device=device.argument,
+        )  # fmt: skip
+        if context.dry:
+            loader._backend.graphs = None  # the emulator has none
+        step, epochs_ms = training_step(case, device.model_device), list[float]()
+        for _ in range(EPOCHS):
+            begun = time.perf_counter()
+            results = loader.replay(step) if name == "replayed" else map(step, loader)
+            losses.append(torch.stack([loss.detach() for loss in results]))
+            device.settle()
+            epochs_ms.append(1e3 * (time.perf_counter() - begun) / len(loader))
+        found[f"{name}: step_ms"] = min(epochs_ms)
+    for ordinary, replayed in zip(losses[:EPOCHS], losses[EPOCHS:], strict=True):
+        torch.testing.assert_close(replayed, ordinary, rtol=1e-3, atol=1e-4)
+    return found
+
+
+def training_step(case: Case, device: torch.device) -> Callable[[Any], torch.Tensor]:
+    """Return a step that trains a new model on a batch."""
+    torch.manual_seed(0)
+    model = GraphSAGE(case.num_features, 64, len(case.fanouts), NUM_CLASSES).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), capturable=device.type == "cuda")
+
+    def step(batch: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        out = model(batch.x.to(device), batch.edge_index.to(device))[: batch.batch_size]
+        loss = F.cross_entropy(out, batch.y.to(device)[: batch.batch_size])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
 
 
 def capture_batch(work: Workspace, seeds: torch.Tensor) -> dict[str, Any]:

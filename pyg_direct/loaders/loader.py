@@ -23,8 +23,8 @@ from ..loading.options import (
     takes,
     threads_of_a_batch,
 )
+from ..loading.replaying import ReplayLoader
 from ..loading.seeds import integers, node_seeds, own_times, seeds_at, with_windows
-from ..loading.shapes import PaddedLoader
 from ..loading.visits import visits_of_batches, why_no_visits
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
@@ -32,7 +32,7 @@ from .base import RankLoader, check_sampler
 from .link_loader import LinkNeighborLoader
 
 
-class NeighborLoader(RankLoader, PaddedLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+class NeighborLoader(RankLoader, ReplayLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """Drop-in replacement of `torch_geometric.loader.NeighborLoader`.
 
     A real subclass with PyG's arguments, batches and attributes; its class documentation holds

@@ -63,7 +63,8 @@ from .site import Site, check_ready_sampler
 from .stages import BatchTask, Handover, SerialAfterFork, Stages, batch_keys
 
 UNDECIDED = object()
-NOT_COPIED = ("_iterator", "_reusing", "_board", "_direct_for")  # to other processes
+# To other processes.
+NOT_COPIED = ("_iterator", "_reusing", "_board", "_direct_for", "_kept_replay")
 
 
 class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoader[Any]):

@@ -168,7 +168,7 @@ class StaticShapes:
 
     def key_of(self, loader: Any, task: BatchTask) -> BatchKey:
         """Return the key of a task; with the sizes if nobody waits for the counts of its batch."""
-        if not (loader._backend.waits_for_counts and _may_come_late(loader)):
+        if not (loader._backend.waits_for_counts and may_come_late(loader)):
             return task.key
         sizes = (list(by_type.values()) for by_type in self.sizes(loader, task.sizes.step))
         return ExtendedKey.of(task.key, sizes=Sizes(*sizes))
@@ -177,14 +177,14 @@ class StaticShapes:
         """Return what was sampled for a task, with padding."""
         sampled = out if type(out) is Sampled else loader._checked(out)
         if sampled.padded is not None:
-            sampled.later = partial(self._late, loader._recorder, task, sampled)
+            sampled.later = partial(self.late, loader._recorder, task, sampled)
             return sampled
         step = self.pad(loader, sampled, task.sizes.step)
         if step > task.sizes.step:
             task.sizes.larger[task.number] = step
         return sampled
 
-    def _late(
+    def late(
         self, recorder: Recorder, task: BatchTask, sampled: Sampled, batch: object, made: Made
     ) -> LateBatch:
         """Return a batch whose counts have begun to be copied to the host.
@@ -243,7 +243,7 @@ class StaticShapes:
         return step
 
 
-def _may_come_late(loader: Any) -> bool:
+def may_come_late(loader: Any) -> bool:
     """Whether no more is to be known of a batch, before it is handed out, than its sizes."""
     graph = keyed(loader._sampler)
     of_links = isinstance(loader.input_data, EdgeSamplerInput)

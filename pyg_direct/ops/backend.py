@@ -34,7 +34,7 @@ from ..kernels import decode
 from .host.hottest import Candidate
 from .ids import Ids
 from .placement import Placement
-from .streams import Streams
+from .streams import Graphs, Streams
 
 ID_LIMIT = 1 << 31  # local ids are int32
 
@@ -254,6 +254,7 @@ class Backend(Protocol):
     most_producers: int  # more threads than that would only take memory; 0: none can be had
     streams: Streams
     streams_of_caller: Streams  # for batches that are made in the thread that asks for them
+    graphs: Graphs | None  # None where nothing can be captured
 
     @property
     def memory(self) -> Memory:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torch import Tensor
 
+T = TypeVar("T")
 Event: TypeAlias = Any
 """A point in the work of a stream, from `Streams.record_event`; opaque to its callers."""
 
@@ -45,6 +46,21 @@ class Streams(Protocol):
     @property
     def finish(self) -> Callable[[], None] | None:
         """Ends a batch that was made on the current stream alone; None where nothing has to."""
+
+
+class Graphs(Protocol):
+    """The CUDA graphs of a device."""
+
+    def apart(self, work: Callable[[], T]) -> T:
+        """Return what a call does, on the stream of captures, in order with the current one."""
+
+    def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """Note what a call launches, which does not run; it may neither wait nor upload.
+
+        Returns:
+            What launches it on the current stream, and what the call returned: tensors that each
+            launch writes anew.
+        """
 
 
 class NoStreams:

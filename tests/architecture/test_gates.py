@@ -28,14 +28,14 @@ MOST_LINES = {
     "graph": 1132,
     "kernels": 3436,
     "loaders": 1622,
-    "loading": 3350,
+    "loading": 3519,
     "models": 6518,
-    "ops": 5459,
+    "ops": 5504,
     "ranks": 1284,
     "sampling": 1097,
     "tools": 2750,
 }
-MOST_FILES = 251
+MOST_FILES = 252
 LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 20, 11
 # Files below 60 lines of code that one other file imports.
 MOST_SMALL_FILES = 6
@@ -57,7 +57,7 @@ MOST_ANY = {
     "graph": 68,
     "kernels": 142,
     "loaders": 145,
-    "loading": 270,
+    "loading": 286,
     "models": 667,
     "ops": 84,
     "ranks": 97,

@@ -45,7 +45,7 @@ ADDED: dict[str, set[str]] = {
     "InvalidGraphFileError": set(),
     "LinkNeighborLoader": LOADER | {"static_shapes"},
     "LinkRanks": {"hits", "mrr"},
-    "NeighborLoader": LOADER | {"static_shapes"},
+    "NeighborLoader": LOADER | {"replay", "static_shapes"},
     "NeighborSampler": SETTINGS | {"time_window"},
     "Node2Vec": set(),
     "PageRankLoader": SUBGRAPH_LOADER,

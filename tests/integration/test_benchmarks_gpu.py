@@ -123,6 +123,7 @@ def test_a_dry_run_has_all_results_that_marks_and_plot_read(dry: Path) -> None:
         assert row["workers"] > 0
     assert stages["conventional"]["transfer"]["ours"]["ms"]["n"] == DRY.repeats
     assert all(stages["launches"][size]["launches"] > 0 for size in ("small", "large"))
+    assert stages["launches"]["small"]["graphs"]["steps of a training"]["works"]
     assert stages["growth"]["growth"]["batches"] == DRY.growth_batches
     known = gpu_marks.evaluate(stages)  # as if it had been measured
     unknown = {mark.name for mark in known if mark.value is None}

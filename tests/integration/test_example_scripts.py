@@ -115,6 +115,7 @@ def test_a_program_of_ranks_says_how_it_is_started(capsys: pytest.CaptureFixture
     [
         ("train_graphsage", ["--num-nodes", "300", "--num-edges", "2000", "--epochs", "1"]),
         ("link_prediction", ["--num-nodes", "300", "--epochs", "1"]),
+        ("captured_step", ["--num-nodes", "900", "--num-edges", "3000", "--epochs", "1"]),
     ],
 )
 def test_a_copy_of_a_program_runs_by_itself(
@@ -132,6 +133,17 @@ def test_a_copy_of_a_program_runs_by_itself(
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.main(arguments)
+
+
+def test_replayed_steps_have_the_losses_of_the_ordinary_loop(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = ["--num-nodes", "900", "--num-edges", "3000", "--epochs", "2", "--device", "cpu"]
+    script("captured_step").main(small)
+    losses = re.findall(r"epoch \d: loss ([\d.]+)", capsys.readouterr().out)
+    assert len(losses) == 4
+    assert losses[:2] == losses[2:]
+    assert losses[0] != losses[1]
 
 
 def test_the_table_of_examples_has_every_program() -> None:

@@ -21,7 +21,7 @@ from ..host.hottest import Candidate
 from ..host_memory import usable_bytes
 from ..ids import IN_PLACE, Ids
 from ..placement import Placement
-from ..streams import NoStreams, Streams
+from ..streams import Graphs, NoStreams, Streams
 from . import file_pages
 from .file_pages import PagedWorkspace
 from .workspace import CpuWorkspace
@@ -51,6 +51,7 @@ class CpuBackend:
     gather_blocks: int | None = None  # there are none
     reads_over_link = caches_rows = waits_for_counts = False
     cache: CacheRequest | None = None
+    graphs: Graphs | None = None
 
     def __init__(self, threads: int = 1) -> None:
         self.device = torch.device("cpu")

@@ -14,14 +14,14 @@ from ...core.units import blocks_of_row
 from ...kernels import decode
 from ..backend import NUMBER_KINDS, CacheRequest, row_out_of_range
 from ..host.hottest import SLOT_BYTES, Candidate
-from ..streams import NoStreams, Streams
+from ..streams import Graphs, NoStreams, Streams
 from . import memory as device_memory
 from . import tuning
 from .compiler import library_for, require_cuda
 from .launch import Kernel, Library
 from .placer import Placer
 from .row_cache import RowCaches
-from .streams import CallersStream
+from .streams import CallersStream, CudaGraphs
 from .workspace import CudaWorkspace
 
 LINE_BYTES = 128  # what the link is asked for
@@ -64,9 +64,11 @@ class CudaBackend:
         compiler = library.compiler
         self.device, self.streams = compiler.device, compiler.streams
         self.streams_of_caller: Streams = NoStreams()
-        if compiler.foreign_allocator:
+        self.graphs: Graphs | None = CudaGraphs(self.device)
+        if compiler.foreign_allocator:  # which has no memory for captures either
             self.streams_of_caller = CallersStream(self.device)
             self.most_producers = 0
+            self.graphs = None
         self.gather_blocks = gather_blocks
         self.one_block = True  # small hops of its workspaces are done by one block
         self.threads = 1  # of the CPU, which has no share in a batch

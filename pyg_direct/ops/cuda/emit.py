@@ -63,6 +63,7 @@ class Outputs:
         }
         self._sizes: Sizes | None = None  # of the last batch with padding
         self._starts: dict[str, Tensor | int] = {}  # where its types and relations begin
+        self._edge_start: IntTable = np.zeros(1, np.int64)
 
     def nodes(self, counts: IntTable) -> tuple[list[Tensor], list[Tensor] | None]:
         """Copy out the nodes of each type, and their subgraphs if they are disjoint.
@@ -100,11 +101,11 @@ class Outputs:
             sizes: of nodes and edges with padding.
             read: waits for the counts and returns them.
         """
-        starts = [prefix_sums(np.array(of_kind, np.int64)) for of_kind in sizes]
         if sizes != self._sizes:
+            starts = [prefix_sums(np.array(of_kind, np.int64)) for of_kind in sizes]
             node_room, edge_room = (upload(start, self._device) for start in starts)
             self._starts = {"padded": 1, "node_room": node_room, "edge_room": edge_room}
-            self._sizes = sizes
+            self._sizes, self._edge_start = sizes, starts[1]
         types, (nodes, edges) = len(sizes.nodes), map(sum, sizes)
         disjoint = self._disjoint
         lengths = (nodes, nodes, nodes * disjoint, edges, types + len(sizes.edges))
@@ -121,16 +122,17 @@ class Outputs:
             "emit_edges", (self._grids.loop(edges), self._hops + 1), **self._starts,
             edge_index=edge_index, edge=edge_id, row=edge_row, real=real[types:],
         )  # fmt: skip
+        edges_of = self._split(self._edge_start, edge_index, edge_id)
         return SampledGraph(
             node=torch.split(node, sizes.nodes),
             seed_of=torch.split(subgraph, sizes.nodes) if disjoint else None,
-            edge_index=[index for index, _ in self._split(starts[1], edge_index, edge_id)],
+            edge_index=[index for index, _ in edges_of],
             edge=torch.split(edge_row, sizes.edges),
             num_sampled_nodes=[[] for _ in sizes.nodes],
             num_sampled_edges=[[] for _ in sizes.edges],
             padded=Padded(
                 torch.split(node_id, sizes.nodes),
-                torch.split(edge_id, sizes.edges),
+                [ids for _, ids in edges_of],
                 real[:types].unbind(),
                 real[types:].unbind(),
                 lambda: hop_counts(read()),

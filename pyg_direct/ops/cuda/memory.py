@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
+
+
+class _Capturing(threading.local):
+    is_on = False
+
+
+_capturing = _Capturing()
+
+
+def in_capture(work: Callable[[], T]) -> T:
+    """Return what a call does whose launches are captured; in it, `upload` raises an error."""
+    _capturing.is_on = True
+    try:
+        return work()
+    finally:
+        _capturing.is_on = False
 
 
 def empty(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -26,6 +46,11 @@ def upload(source: Tensor, device: torch.device) -> Tensor:
     """
     if source.device.type != "cpu":
         return source.to(device)
+    if _capturing.is_on:
+        raise RuntimeError(
+            f"A batch that is replayed as a CUDA graph needs {source.dtype} {tuple(source.shape)} "
+            f"from the host, which would be that of the first batch in all others."
+        )
     return source.pin_memory().to(device, non_blocking=True)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..streams import Event, NoStreams
+from ..streams import Event, NoStreams, T
+from .memory import in_capture
 
 
 class CudaStreams:
@@ -96,6 +97,35 @@ class CallersStream(NoStreams):
     def finish(self) -> None:
         """Wait for the current stream."""
         torch.get_device_module(self._device).current_stream(self._device).synchronize()
+
+
+class CudaGraphs:
+    """CUDA graphs over torch's memory; the stream of captures is one for the whole process.
+
+    torch asks for ordinary calls on the stream of a capture before it: they take what libraries
+    keep for a stream.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def apart(self, work: Callable[[], T]) -> T:
+        """Return what a call does, on the stream of captures, in order with the current one."""
+        module = torch.get_device_module(self._device)
+        side, current = _side_stream(self._device, "capture"), module.current_stream(self._device)
+        side.wait_stream(current)
+        with module.stream(side):
+            made = work()
+        current.wait_stream(side)
+        return made
+
+    def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """Return what launches again what a call launched, and what the call returned."""
+        module, side = torch.get_device_module(self._device), _side_stream(self._device, "capture")
+        graph = module.CUDAGraph()
+        with module.graph(graph, stream=side, capture_error_mode="thread_local"):
+            made = in_capture(work)
+        return graph.replay, made
 
 
 @functools.cache

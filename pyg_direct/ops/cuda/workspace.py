@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -73,22 +73,24 @@ class CudaWorkspace(CudaDrawing):
     def sample_padded(
         self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules, sizes: Sizes
     ) -> SampledGraph | None:
-        """Sample one batch; its counts are copied to the host after the sampling."""
-        if not self.begin(seeds, key, rules):
-            return None
-        self._sample_hops(0, len(self._plan.fanouts))
-        return self.finish_padded(sizes, self._state.begin_read(self._library.compiler.streams))
+        """Sample one batch; its counts are copied to the host after it."""
+        return self.counted(self.launch(sizes)) if self.begin(seeds, key, rules) else None
 
-    def finish_padded(
-        self, sizes: Sizes, read: Callable[[], dict[str, IntTable]] | None = None
-    ) -> SampledGraph:
-        """Hand out the batch at sizes, whose counts `read` returns; None waits for the device.
+    def launch(self, sizes: Sizes) -> SampledGraph:
+        """Return the batch that was begun, at sizes; asking for its counts waits for the device.
 
-        Nothing but launches, so that a CUDA graph of the hops and of this can be replayed, after
-        the `begin` of another batch of as many seeds, once a batch of the sizes was made.
+        Nothing but launches, so that a CUDA graph of them can be replayed after the `begin` of
+        another batch of as many seeds, once a batch of the sizes was made.
         """
+        self._sample_hops(0, len(self._plan.fanouts))
         self._enter_seeds()
-        return self._outputs.padded(sizes, read or self._state.read)
+        return self._outputs.padded(sizes, self._state.read)
+
+    def counted(self, sampled: SampledGraph) -> SampledGraph:
+        """Return what `launch` did; its counts begin to be copied to the host."""
+        read, padded = self._state.begin_read(self._library.compiler.streams), sampled.padded
+        assert padded is not None, "as `launch` returned it"
+        return sampled._replace(padded=padded._replace(read=lambda: hop_counts(read())))
 
     def begin(self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules = NO_RULES) -> bool:
         """Begin a batch; its seeds are entered with the first hop."""

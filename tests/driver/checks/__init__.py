@@ -23,6 +23,7 @@ SCHEDULES = {  # of checks that do not depend on them, or take long
     "unified_on_the_second_device": "2",
     "not_in_a_capture": "eager",
     "replayed_batches": "2",
+    "replayed_steps": "eager,2",
     "info": "eager",
     "benchmarks_run_dry": "lazy",
     "right_first": "lazy",

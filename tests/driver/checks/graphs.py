@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +15,9 @@ from pyg_direct.core.types import NO_RULES, BatchKey, SampledGraph, Sizes
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend
 
-from .. import loaders
+from .. import loaders, standin
 from ..batches import difference, epoch
+from ..hot_path import UNWANTED
 from .ordering import ALL_ON_DEVICE, GIVEN
 
 Outcomes = Iterator[tuple[str, str]]
@@ -45,7 +48,7 @@ def replayed_batches(schedule: str) -> Outcomes:
 
 
 def _replayed(case: Case) -> str:
-    csc, hops = case.csc, len(case.plan.fanouts)
+    csc = case.csc
     backend, plain = CudaBackend(DEVICE), CpuBackend().workspace(csc, case.plan)
     work = backend.workspace(backend.memory.place_graph(csc, "device"), case.plan)
     sizes = Sizes([700 * (n > 0) for n in csc.num_nodes.tolist()], [900] * csc.num_relations)
@@ -62,9 +65,7 @@ def _replayed(case: Case) -> str:
     work.begin(*inputs(0))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for hop in range(hops):
-            work.hop(hop)
-        got = work.finish_padded(sizes)
+        got = work.launch(sizes)
     for number in range(REPLAYS):
         seeds, key = inputs(number)
         work.begin(seeds, key)
@@ -98,6 +99,63 @@ def _difference(got: SampledGraph, want: SampledGraph) -> str:
         if not torch.equal(ends.cpu()[:, :count], edge_index):
             return "edges between other nodes"
     return ""
+
+
+EPOCHS = 20  # of 5 batches each
+STEADY = {  # what a step asks of the driver at most, where each is replayed
+    "graph: launch": 2, "kernel": 0, "copy: pinned to device": 2, "wait of the host": 1,
+}  # fmt: skip
+FEWER = "fewer seeds at the end"
+REPLAYED: dict[str, loaders.Make] = {
+    "measured": loaders.node(static_shapes=True),
+    "too small": loaders.node(static_shapes={"nodes": 350, "edges": 350}),
+    "shuffled, disjoint": loaders.node(static_shapes=True, shuffle=True, disjoint=True),
+    "several types": loaders.typed(static_shapes=True),
+    "times": loaders.node(static_shapes=True, time_attr="time"),
+    FEWER: loaders.node(static_shapes=True, batch_size=50),
+}
+
+
+def replayed_steps(schedule: str) -> Outcomes:
+    """What `replay` hands to a step, also by CUDA graphs, are the batches of the loader."""
+    for name, make in REPLAYED.items():
+        expected = make(device="cpu")
+        found = make(device="cuda", ids="device", topology="device", features="device")
+        for number in range(EPOCHS):
+            standin.counts(reset=True)
+            steps = list(found.replay(bytes_of))
+            counts = standin.counts(reset=True)
+            wanted = [bytes_of(batch) for batch in expected]
+            same = map(torch.equal, [step.cpu() for step in steps], wanted)
+            if problem := "" if len(steps) == len(wanted) and all(same) else f"epoch {number}":
+                break
+        yield f"{name}, {EPOCHS} epochs", problem or _unsteady(name, counts, len(steps))
+
+
+def _unsteady(name: str, counts: dict[str, int], steps: int) -> str:
+    """Return what the steps of an epoch ask for too often, or ""."""
+    most = {} if name == FEWER else STEADY | dict.fromkeys(UNWANTED, 0)
+    found = {
+        begin: sum(count for what, count in counts.items() if what.startswith(begin)) / steps
+        for begin in most
+    }
+    return ", ".join(f"{n:g} a step: {begin}" for begin, n in found.items() if n > most[begin])
+
+
+def bytes_of(batch: Any) -> torch.Tensor:
+    """Return copies of all tensors of a batch in one, by nothing but copies on its device."""
+    stores = [sorted(store.to_dict().items()) for store in batch.stores]
+    values = [
+        v.contiguous().flatten().view(torch.uint8)
+        for s in stores
+        for _, v in s
+        if isinstance(v, torch.Tensor) and v.numel() > 0
+    ]
+    ends = list(itertools.accumulate(map(len, values), initial=0))
+    found = torch.empty(ends[-1], dtype=torch.uint8, device=values[0].device)
+    for value, (first, end) in zip(values, itertools.pairwise(ends), strict=True):
+        found[first:end].copy_(value)
+    return found
 
 
 def late_counts(schedule: str) -> Outcomes:
@@ -136,4 +194,4 @@ def not_in_a_capture(schedule: str) -> Outcomes:
         yield name, problem
 
 
-CHECKS = (replayed_batches, late_counts, not_in_a_capture)
+CHECKS = (replayed_batches, replayed_steps, late_counts, not_in_a_capture)
