@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from graphs import assert_same_batch, load_real_graph, papers_and_authors
-from rank_processes import check_left_apart, left_apart, left_together, run_ranks
+from rank_processes import run_ranks
 from torch.utils.data import Sampler
 from torch_geometric.data import Data
 
@@ -21,8 +21,6 @@ import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.exchange import batches as batch_exchange
 from pyg_direct.files.parts import parted_graph
-
-TIMEOUT_SECONDS = 3.0
 
 
 def graph(num_nodes: int = 400) -> Data:
@@ -138,32 +136,6 @@ def test_rows_and_bytes_that_ranks_exchange_are_counted(tmp_path: Path) -> None:
         assert "of the rows" in repr(stats)
         # 13 batches of an epoch in 4 windows, each of 1 and 4 for each hop and 3 for the rows.
         assert traffic.collectives == 2 * 4 * (1 + 2 * 4 + 3)
-
-
-def test_a_loop_that_one_rank_leaves_earlier_ends_with_an_error(tmp_path: Path) -> None:
-    path = partitioned(tmp_path, 2)[0]
-
-    def loop(rank: int) -> Any:
-        data = pyg_direct.open(path)
-        next(iter(NeighborLoader(data, [4, 3], split_by_rank=True, **OPTIONS)))  # compiles kernels
-        options = {**OPTIONS, "split_by_rank": True, "timeout": TIMEOUT_SECONDS}
-        loader = NeighborLoader(data, [4, 3], **options)
-        return left_apart(loader, rank)
-
-    check_left_apart(run_ranks(2, loop, tmp_path), TIMEOUT_SECONDS)
-
-
-def test_loops_that_ranks_leave_at_the_same_step_may_pause(tmp_path: Path) -> None:
-    path = partitioned(tmp_path, 2)[0]
-
-    def loop(rank: int) -> Any:
-        data = pyg_direct.open(path)
-        next(iter(NeighborLoader(data, [4, 3], split_by_rank=True, **OPTIONS)))  # compiles kernels
-        loader = NeighborLoader(data, [4, 3], split_by_rank=True, timeout=1.0, **OPTIONS)
-        return left_together(loader, 1.2)
-
-    # Longer than a loop waits for another rank.
-    assert run_ranks(2, loop, tmp_path) == [[1, 6, 4, 13]] * 2
 
 
 def test_all_ranks_get_the_text_of_an_exception(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from graphs import assert_same_batch, papers_and_authors, remote_stores
-from rank_processes import check_left_apart, left_apart, left_together, run_ranks
+from rank_processes import run_ranks
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE
@@ -166,27 +166,6 @@ def test_ranks_load_and_send_the_rows_that_were_planned(tmp_path: Path) -> None:
     loaded, fetched = (sum(pair) / steps for pair in zip(one, other, strict=True))
     assert loaded == pytest.approx(planned.common, rel=0.01)
     assert 16 * fetched == pytest.approx(planned.sent_bytes, rel=0.01)
-
-
-def test_a_loop_that_one_rank_leaves_earlier_ends_with_an_error(tmp_path: Path) -> None:
-    def on_rank(rank: int) -> Any:
-        loader = NeighborLoader(
-            DATA, [4, 3], split_by_rank=True, share_rows=True, timeout=TIMEOUT_SECONDS, **OPTIONS
-        )
-        return left_apart(loader, rank)
-
-    check_left_apart(run_ranks(2, on_rank, tmp_path), TIMEOUT_SECONDS)
-
-
-def test_loops_that_ranks_leave_at_the_same_step_may_pause(tmp_path: Path) -> None:
-    def on_rank(rank: int) -> Any:
-        loader = NeighborLoader(
-            DATA, [4, 3], split_by_rank=True, share_rows=True, timeout=1.0, **OPTIONS
-        )
-        return left_together(loader, 1.2)
-
-    # Longer than a loop waits for another rank.
-    assert run_ranks(2, on_rank, tmp_path) == [[1, 6, 4, 13]] * 2
 
 
 def test_ddp_of_an_accelerated_model_learns_the_same(tmp_path: Path) -> None:

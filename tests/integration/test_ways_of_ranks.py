@@ -1,4 +1,4 @@
-"""What all ways in which ranks make batches together have in common: pauses, and states."""
+"""What all ways in which ranks make batches together have in common: pauses, ends and states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from graphs import assert_same_batch
-from rank_processes import run_ranks
+from rank_processes import check_left_apart, left_apart, left_together, run_ranks
 from torch_geometric.data import Data
 
 import pyg_direct
@@ -33,6 +33,7 @@ DATA = Data(
 )
 OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 4, "shuffle": True}
 NUM_BATCHES = 25
+TIMEOUT_SECONDS = 3.0
 
 
 def partitioned(folder: Path) -> Path:
@@ -78,6 +79,29 @@ def test_ranks_whose_loops_pause_make_no_collectives(
         assert before > 0
         assert idle == 0
         assert steps == -(-NUM_BATCHES // 2)
+
+
+def of_a_loop(way: str, parts: Path, timeout: float) -> NeighborLoader:
+    """Return a loader of which another one with the usual timeout has compiled the kernels."""
+    next(iter(loader_of(way, parts)))
+    return loader_of(way, parts, timeout=timeout)
+
+
+@pytest.mark.parametrize("way", ["rows", "parts"])
+def test_a_loop_that_one_rank_leaves_earlier_ends_with_an_error(way: str, tmp_path: Path) -> None:
+    parts = partitioned(tmp_path)
+    found = run_ranks(
+        2, lambda rank: left_apart(of_a_loop(way, parts, TIMEOUT_SECONDS), rank), tmp_path
+    )
+    check_left_apart(found, TIMEOUT_SECONDS)
+
+
+@pytest.mark.parametrize("way", ["rows", "parts"])
+def test_loops_that_ranks_leave_at_the_same_step_may_pause(way: str, tmp_path: Path) -> None:
+    """Longer than a loop waits for another rank."""
+    parts = partitioned(tmp_path)
+    found = run_ranks(2, lambda _: left_together(of_a_loop(way, parts, 1.0), 1.2), tmp_path)
+    assert found == [[1, 6, 4, 13]] * 2
 
 
 @pytest.mark.parametrize("way", ["rows", "parts"])
