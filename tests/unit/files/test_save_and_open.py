@@ -157,6 +157,17 @@ def test_batches_are_those_in_memory(options: dict[str, Any], tmp_path: Any) -> 
     assert_same_epoch(NeighborLoader(back, **options), NeighborLoader(data, **options))
 
 
+@pytest.mark.parametrize("name", ["time", "when"])
+def test_edges_are_stored_by_time_and_those_of_equal_times_in_their_order(
+    tmp_path: Path, name: str
+) -> None:
+    data = attributed_graph()
+    time = data.when if name == "when" else data.time[data.edge_index[0]]
+    order = torch.from_numpy(np.lexsort((time.numpy(), data.edge_index[1].numpy())))
+    back = opened(data, tmp_path, time_attr=name)
+    assert torch.equal(back.edge_attr, data.edge_attr[order])
+
+
 @pytest.mark.parametrize("time_attr", [None, "time"])
 def test_batches_of_a_typed_graph(tmp_path: Any, time_attr: str | None) -> None:
     back = opened(typed_graph(), tmp_path, time_attr=time_attr)

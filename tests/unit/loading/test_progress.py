@@ -159,3 +159,10 @@ def test_in_a_new_process(tmp_path):
         command = [sys.executable, "-c", PROGRAM, tmp_path / "state.pt", tmp_path / "rest.pt"]
         subprocess.run(command, check=True, timeout=120)
         assert [e.tolist() for e in torch.load(tmp_path / "rest.pt")] == rest
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    loader = build(5, shuffle=True)
+    orders = [[i for batch in loader for i in batch.input_id.tolist()] for _ in range(3)]
+    assert all(sorted(order) == list(range(300)) for order in orders)
+    assert len(set(map(tuple, orders))) == 3
