@@ -27,7 +27,7 @@ from torch_geometric.data import FeatureStore, HeteroData, TensorAttr
 from torch_geometric.nn import to_hetero
 
 if not __package__:  # run as a script: find the modules beside it as `python -m` would
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
 from examples.support.common import SageEncoder, parser, with_bar

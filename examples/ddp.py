@@ -25,7 +25,7 @@ from torch_geometric.data import Data
 from tqdm import tqdm
 
 if not __package__:  # run as a script: find the modules beside it as `python -m` would
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
 from examples.support.common import parser

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 if not __package__:  # run as a script: find the modules beside it as `python -m` would
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from tqdm import tqdm
 

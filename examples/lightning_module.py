@@ -20,7 +20,7 @@ except ImportError as error:
     raise SystemExit("This example needs Lightning: pip install pytorch_lightning") from error
 
 if not __package__:  # run as a script: find the modules beside it as `python -m` would
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
 from examples.support.common import parser

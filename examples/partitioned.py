@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 if not __package__:  # run as a script: find the modules beside it as `python -m` would
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
 from examples.support.common import parser, with_bar

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.nn import to_hetero
 
 if not __package__:  # run as a script: find the modules beside it as `python -m` would
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
 from examples.support.common import SageEncoder, auc, parser, purchases, with_bar

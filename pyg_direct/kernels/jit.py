@@ -29,17 +29,17 @@ FOR_ALL: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrap
 
 
 class Compiling:
-    """How long this process has compiled kernels, in whichever threads."""
+    """How long this process has compiled kernels and read them from disk, in whichever threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Begin and end of each compilation that is over, their seconds in all, and when what is
-        # compiled now began: one value, for other threads.
+        # Begin and end of each compilation or loading that is over, their seconds in all, and when
+        # one that goes on began: one value, for other threads.
         self.state: tuple[Any, float, Any] = ((), 0.0, None)
         self._depth = 0  # a kernel compiles the kernels that it calls
 
     def seconds(self, until: float) -> float:
-        """Return the seconds of compiling until a time of `perf_counter`, also an earlier one."""
+        """Return these seconds until a time of `perf_counter`, also an earlier one."""
         past, over, began = self.state
         if past and until < past[-1][1]:
             over = sum(min(end, until) - begin for begin, end in past if begin < until)
@@ -193,9 +193,10 @@ class _Cache(caching.FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the machine code of a signature, or None if it has to be compiled."""
         try:
-            if not _add_runtime_symbols():
-                target_context.refresh()
-            found: Any = self._load(sig, target_context)
+            with COMPILING:
+                if not _add_runtime_symbols():
+                    target_context.refresh()
+                found: Any = self._load(sig, target_context)
         except Exception as error:
             # Types of an earlier version of this package or of numba may be gone: as expected.
             if not isinstance(error, (AttributeError, ImportError)):
@@ -371,8 +372,7 @@ def trailing_zeros(typingctx: Any, word: Any) -> Any:
     """Return the number of the lowest bit of a word that is set; the word is not 0."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        never_zero = ir.Constant(ir.IntType(1), 1)
-        return builder.cttz(args[0], never_zero)
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))  # true: the word is not 0
 
     return word(word), codegen
 

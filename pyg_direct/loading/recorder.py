@@ -312,7 +312,9 @@ class Recorded:
         """
         stats = self._recorder.stats()
         if not (self._hands_out_hops or self._gives_whole_subgraphs):
-            stats = replace(stats, may_accelerate=ends_in_call(self._backend.device))
+            may = ends_in_call(self._backend.device)
+            epochs = tuple(replace(epoch, may_accelerate=may) for epoch in stats.epochs)
+            stats = replace(stats, may_accelerate=may, epochs=epochs)
         if not check_flag("all_ranks", all_ranks):
             return stats
         group = self._split.group or default_group()

@@ -21,8 +21,9 @@ class Stats:
     """Counts and times of some epochs, all from the side of the host.
 
     Times are wall times in seconds, without those in which kernels were compiled, once in an
-    installation, which are counted by themselves. Those of the stages are summed over the producer
-    threads, and on a GPU they are what launching takes. `waiting_seconds` and `working_seconds` add
+    installation, or loaded from disk, once in a process, which are counted by themselves. Those of
+    the stages are summed over the producer threads, and on a GPU they are what launching takes.
+    `waiting_seconds` and `working_seconds` add
     up to the time from ``iter(loader)`` to the last batch that was asked for.
 
     `pcie_requests` and `pcie_bytes` are computed from the sizes and addresses of the tables, not
@@ -54,7 +55,7 @@ class Stats:
     pcie_requests: int = 0  # reads of a GPU from host memory to gather attributes, of 128 bytes
     pcie_bytes: int = 0  # that came with them
     cache_hits: int = 0  # rows of attributes on the host that were read from a cache on the GPU
-    compiling_seconds: float = 0.0  # of kernels, by whichever thread; none of the other times
+    compiling_seconds: float = 0.0  # and loading kernels, in any thread; no part of the others
     exchange: ExchangeTraffic | None = None  # with other ranks, over a graph in parts
     may_accelerate: bool = False  # whether `accelerate` takes the loader, and was not given it
     epochs: Sequence[Stats] = ()
@@ -94,23 +95,9 @@ class Stats:
     def as_dict(self) -> dict[str, Any]:
         """Return everything as numbers, texts, dicts and lists, for JSON."""
         return {
-            "batches": self.batches,
-            "made": self.made,
-            "seeds": self.seeds,
-            "nodes": self.nodes,
-            "edges": self.edges,
-            "padded_nodes": self.padded_nodes,
-            "padded_edges": self.padded_edges,
-            "larger_batches": self.larger_batches,
+            **{name: getattr(self, name) for name in _SUMMED},
             "gathered_bytes": dict(self.gathered_bytes),
             "seconds": dict(self.seconds),
-            "waiting_seconds": self.waiting_seconds,
-            "working_seconds": self.working_seconds,
-            "ready_seconds": self.ready_seconds,
-            "compiling_seconds": self.compiling_seconds,
-            "pcie_requests": self.pcie_requests,
-            "pcie_bytes": self.pcie_bytes,
-            "cache_hits": self.cache_hits,
             "exchange": None if self.exchange is None else self.exchange.as_dict(),
             "verdict": self.verdict,
             "epochs": [epoch.as_dict() for epoch in self.epochs],
@@ -167,7 +154,8 @@ class Stats:
     def __repr__(self) -> str:
         if self.made == 0:
             return "no batch was made yet: iterate the loader first"
-        each = self.made
+        each, names = self.made, [*STAGES, *self.gathered_bytes]
+        width = max(12, *(len(name) + 1 for name in names))
         ahead = f"{self.batches:,} batches received, " if self.batches != self.made else ""
         lines = [
             f"{ahead}{self.made:,} batches {'made ' if ahead else ''}with {self.seeds:,} seeds; of "
@@ -182,12 +170,12 @@ class Stats:
                 else []
             ),
             *(
-                f"  {name:<12}{1e3 * self.seconds.get(name, 0.0) / each:10.3f} ms a batch"
+                f"  {name:<{width}}{1e3 * self.seconds.get(name, 0.0) / each:10.3f} ms a batch"
                 for name in STAGES
                 if name not in ("transform", "copying") or self.seconds.get(name, 0.0) > 0
             ),
             *(
-                f"  {name:<12}{size / each / 1e6:10.3f} MB a batch"
+                f"  {name:<{width}}{size / each / 1e6:10.3f} MB a batch"
                 for name, size in self.gathered_bytes.items()
             ),
             *(
@@ -205,9 +193,10 @@ class Stats:
             ),
             *([] if self.exchange is None else [f"  {self.exchange.line(self.made)}"]),
             f"  waiting for the loader {self.waiting_seconds:.2f} s, training "
-            f"{self.working_seconds:.2f} s, finished batches waited {self.ready_seconds:.2f} s",
+            f"{self.working_seconds:.2f} s; a finished batch waited "
+            f"{1e3 * self.ready_seconds / max(1, self.batches):,.1f} ms for the loop",
             *(
-                [f"  compiling kernels took {self.compiling_seconds:.1f} s, once, beside these"]
+                [f"  kernels took {self.compiling_seconds:.1f} s to compile or load, beside these"]
                 if self.compiling_seconds >= 0.05
                 else []
             ),
@@ -215,6 +204,13 @@ class Stats:
         ]
         return "\n".join(lines)
 
+
+# What epochs and ranks add up: counts, bytes and seconds.
+_SUMMED = (
+    "batches", "made", "seeds", "nodes", "edges", "padded_nodes", "padded_edges", "larger_batches",
+    "waiting_seconds", "working_seconds", "ready_seconds", "compiling_seconds",
+    "pcie_requests", "pcie_bytes", "cache_hits",
+)  # fmt: skip
 
 _REMEDIES = {
     "sampling": "raise num_workers=, or use a smaller num_neighbors",
@@ -254,24 +250,10 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         return found
 
     return Stats(
-        batches=sum(e.batches for e in epochs),
-        made=sum(e.made for e in epochs),
-        seeds=sum(e.seeds for e in epochs),
-        nodes=sum(e.nodes for e in epochs),
-        edges=sum(e.edges for e in epochs),
-        padded_nodes=sum(e.padded_nodes for e in epochs),
-        padded_edges=sum(e.padded_edges for e in epochs),
-        larger_batches=sum(e.larger_batches for e in epochs),
+        **{name: sum(getattr(e, name) for e in epochs) for name in _SUMMED},
         gathered_bytes=added("gathered_bytes"),
         seconds=added("seconds"),
-        waiting_seconds=sum(e.waiting_seconds for e in epochs),
-        working_seconds=sum(e.working_seconds for e in epochs),
-        ready_seconds=sum(e.ready_seconds for e in epochs),
-        compiling_seconds=sum(e.compiling_seconds for e in epochs),
         may_accelerate=any(e.may_accelerate for e in epochs),
-        pcie_requests=sum(e.pcie_requests for e in epochs),
-        pcie_bytes=sum(e.pcie_bytes for e in epochs),
-        cache_hits=sum(e.cache_hits for e in epochs),
         exchange=sum_of([e.exchange for e in epochs if e.exchange is not None]),
     )
 

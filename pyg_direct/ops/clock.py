@@ -1,4 +1,4 @@
-"""A clock for times that users are told: it stands still while kernels are compiled."""
+"""A clock for times that users are told: it stands still while kernels are compiled or loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ instant = perf_counter  # read for each stage of each batch; `at` is asked when 
 
 
 def at(moment: float) -> float:
-    """Return the clock's time at an `instant`: without the seconds of compiling before it."""
+    """Return the clock's time at an `instant`: without compiling and loading before it."""
     return moment - COMPILING.seconds(moment)
 
 
@@ -21,7 +21,7 @@ def now() -> float:
 
 
 def compiled_until() -> float:
-    """Return the end of the last compilation, from which on `at` takes off what it always does."""
+    """Return when kernels were last compiled or loaded: later, `at` takes off the same."""
     past, _, began = COMPILING.state
     if began is not None:
         return inf
@@ -29,5 +29,5 @@ def compiled_until() -> float:
 
 
 def compiled_seconds() -> float:
-    """Return how long this process has compiled kernels so far."""
+    """Return how long this process has compiled and loaded kernels so far."""
     return COMPILING.seconds(instant())

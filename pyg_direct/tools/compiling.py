@@ -15,6 +15,7 @@ import torch
 from ..files.choices import PowerLaw
 from ..files.generate import generate
 from ..ops.host.in_common import RankNodes
+from ..ops.host.parts import ids_at
 
 NODES, EDGES = 2_000, 70_000  # enough edges to be sorted by kernels
 TYPES, EDGES_OF_TYPE = ("a", "b"), 3_000
@@ -63,9 +64,10 @@ def compile_kernels() -> None:
         torch.manual_seed(0)
         for loader in _loaders(package):
             next(iter(loader))
+        package.expected_visits(package.NeighborLoader(_graph(), **FIXED, device="cpu"))
         _run_models(package)
         _use_files(package)
-    _number_nodes_of_ranks()
+    _number_for_ranks()
 
 
 def _graph() -> Any:
@@ -162,8 +164,8 @@ def _use_files(package: Any) -> None:
                     pass
 
 
-def _number_nodes_of_ranks() -> None:
-    """Number the nodes of a batch that two ranks make together: one process has no such loader."""
+def _number_for_ranks() -> None:
+    """Do what ranks do that make a batch together, as one process has no such loader."""
     sources, int64 = np.array([1, 2], np.int32), np.int64
     nodes = RankNodes(np.array([0, 0, 1, 0], np.int16), 0)
     nodes.begin(np.zeros(1, int64))
@@ -173,3 +175,4 @@ def _number_nodes_of_ranks() -> None:
     nodes.merge(np.array([3], np.int32), np.zeros(1, int64))
     nodes.number(in_order=True)
     nodes.write_rows(sources, 0, 2, np.empty(len(sources), int64))
+    ids_at(sources, np.zeros(2, np.int32), 0, np.empty(2, int64))

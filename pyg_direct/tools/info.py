@@ -66,15 +66,17 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
             for name, value in gpu_rows(gpu):
                 yield f"GPU {number}{name}", value
         yield "'auto' may take", f"{_size(facts.budget_bytes)} of GPU memory"
-    yield "bandwidth, measured", bandwidth_text(facts.bandwidth)
-    yield from check_rows(facts)
+    if facts.has_gpu or facts.usable:
+        yield "bandwidth, measured", bandwidth_text(facts.bandwidth)
+        yield from check_rows(facts)
+        memlock = facts.memlock
+        yield "may be page-locked", "unlimited" if memlock == UNLIMITED else _size(memlock)
     yield "cores", len(facts.cores) if isinstance(facts.cores, set) else facts.cores
     yield "bfloat16 on the CPU", bfloat16_text(facts.bfloat16)
     yield "available RAM", _size(facts.available_bytes)
-    memlock = facts.memlock
-    yield "may be page-locked", "unlimited" if memlock == UNLIMITED else _size(memlock)
     yield "numba's kernel cache", _cache(facts.kernel_cache, facts.kernel_cache_writable)
-    yield "CuPy's kernel cache", _cache(facts.cupy_cache, facts.cupy_cache_writable)
+    if facts.cupy:
+        yield "CuPy's kernel cache", _cache(facts.cupy_cache, facts.cupy_cache_writable)
     yield "pyg_direct's cache", _cache(facts.own_cache, facts.own_cache_writable)
     yield DEVICE_VARIABLE, facts.variable or "not set"
     yield "device=None means", _default_device(facts)

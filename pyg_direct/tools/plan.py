@@ -182,11 +182,11 @@ def summary(plan: Plan, machine: str) -> str:
         machine: name of the GPU's kind.
     """
     needed, free = plan.topology_bytes + plan.feature_bytes, available_bytes()
-    fits, passed, seconds = needed <= free, "nothing: a GPU reads the memory of the host", 0.0
+    fits, passed, seconds = needed <= free, "nothing; a GPU reads the memory of the host", 0.0
     if plan.topology_bytes > plan.room_bytes:
         where, seconds = "stay in the memory of the host", plan.link_seconds
     elif needed <= plan.room_bytes:
-        where, passed = "fit it as well", "nothing: all is placed in GPU memory"
+        where, passed = "fit it as well", "nothing; with that GPU all is placed in its memory"
     else:
         where, seconds = "fit it without the features", plan.link_seconds
     if plan.cache_applies:
@@ -197,11 +197,11 @@ def summary(plan: Plan, machine: str) -> str:
     return "\n".join(
         [
             f"{'fits' if fits else 'does NOT fit'}: {size_text(needed)} of graph and features, "
-            f"{size_text(free)} of memory free here; of {machine}'s GPU memory a loader takes "
-            f"half, {size_text(plan.room_bytes)}: they {where}",
+            f"{size_text(free)} of memory free here; with a GPU (--machine {machine}) a loader "
+            f"takes half of its memory, {size_text(plan.room_bytes)}: they {where}",
             f"a batch: {1e3 * plan.batches.sampling_seconds:.1f} ms of sampling here with one "
             f"thread (measured); PCIe on that GPU: {link} (computed; no GPU has been measured)",
-            f"pass: {passed}",
+            f"what to pass to the loader: {passed}",
             "",
         ]
     )
@@ -209,12 +209,8 @@ def summary(plan: Plan, machine: str) -> str:
 
 def report(plan: Plan) -> str:
     """Return the plan as text."""
-    question, batches, machine, steps = (
-        plan.question,
-        plan.batches,
-        plan.question.machine,
-        plan.steps,
-    )
+    question, batches, steps = plan.question, plan.batches, plan.steps
+    machine = question.machine
     spread = 100 * batches.nodes_deviation / max(1.0, batches.nodes)
     sampling = steps * batches.sampling_seconds
     wide = ", ".join(
@@ -247,8 +243,7 @@ def report(plan: Plan) -> str:
 
 def _placements(plan: Plan) -> Iterator[str]:
     """Yield a line for each placement that fits and makes a difference."""
-    room, link = plan.room_bytes, plan.link_seconds
-    cache = plan.caches["visits"]
+    room, link, cache = plan.room_bytes, plan.link_seconds, plan.caches["visits"]
     topology_fits = plan.topology_bytes <= room
     for name, fits, seconds in (
         ("all in GPU memory", plan.topology_bytes + plan.feature_bytes <= room, 0.0),

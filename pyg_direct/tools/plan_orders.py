@@ -149,7 +149,7 @@ def orders_text(costs: Sequence[LayerCosts]) -> str:
         rows, edges = (" + ".join(f"{n:,.0f}" for n in each) for each in (cost.rows, cost.edges))
         lines.append(
             f"  fan-out {'/'.join(map(str, cost.fanout))}: {rows} rows "
-            f"({sum(cost.rows) / given:.2f} of the first line), {edges} edges; "
+            f"({sum(cost.rows) / given:.2f} of the rows of the first line), {edges} edges; "
             f"{cost.read_rows:,.0f} rows of features"
         )
     lines.append(

@@ -134,6 +134,22 @@ def test_seconds_of_compiling_until_an_earlier_moment(monkeypatch):
     assert [compiling.seconds(t) for t in (15.0, 25.0, 31.0)] == [2, 5, 6]
 
 
+def test_seconds_of_loading_a_kernel_are_told_apart_from_sampling(cache_folder):
+    """Else the first epoch of a process says that sampling is the bottleneck."""
+
+    def double(x):
+        return 2 * x
+
+    assert jit.kernel(double)(4) == 8
+    before = jit.COMPILING.state[:2]
+    loaded = jit.kernel(double)
+    assert loaded(4) == 8
+    assert sum(loaded.stats.cache_hits.values()) == 1
+    past, seconds, _ = jit.COMPILING.state
+    assert len(past) == len(before[0]) + 1
+    assert seconds > before[1]
+
+
 def test_a_function_of_no_module_compiles():
     """As one that a user makes by `exec`, while our listener hears of all that numba compiles."""
     names = {}

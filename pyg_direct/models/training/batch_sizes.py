@@ -205,14 +205,14 @@ def why_unknown(arguments: tuple[Any, ...], refused: list[str]) -> tuple[str, bo
         refused: why the order of the edges is not known in batches of some loaders.
     """
     if any(isinstance(value, (Data, HeteroData)) for value in arguments):
-        return "its forward takes a whole Data; let it take x and edge_index", True
+        what = "its forward takes a whole Data; let it take x and edge_index, or accelerate"
+        return f"{what} the module in it that does: model.gnn = accelerate(model.gnn, loader)", True
     return UNKNOWN_EDGES + "".join(f" ({reason})" for reason in refused), False
 
 
 def common_of(edges: list[tuple[Any, SampledEdges]]) -> Cooperation | None:
     """Return what edges say of the ranks that make their batch together; None for one rank's."""
-    known = (sampled.common for _, sampled in edges)
-    return next((common for common in known if common is not None), None)
+    return next((sampled.common for _, sampled in edges if sampled.common is not None), None)
 
 
 def without_counts(forward: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:

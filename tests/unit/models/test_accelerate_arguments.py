@@ -151,9 +151,18 @@ class TakesData(nn.Module):
 def test_a_model_that_takes_a_whole_batch_runs_plain_with_a_warning(loader, batch) -> None:
     model = TakesData().double()
     fast = accelerate(model, loader)
-    with pytest.warns(UserWarning, match="takes a whole Data; let it take x and edge_index"):
+    with pytest.warns(UserWarning, match=r"takes a whole Data; .* or accelerate the module"):
         out = fast(batch)
     assert torch.equal(out, model(batch))
+
+
+def test_the_module_within_a_model_that_takes_a_whole_batch(loader, batch) -> None:
+    """What the warning says: the module gets the edges, and what is around it gets its rows."""
+    model = TakesData().double()
+    expected = model(batch)[: batch.batch_size]
+    model.conv = accelerate(model.conv, loader)
+    torch.testing.assert_close(model(batch), expected)
+    assert model.conv.acceleration.reason == ""
 
 
 class SeveralHops(nn.Module):

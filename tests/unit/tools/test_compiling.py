@@ -24,7 +24,6 @@ LATER = {
     "gather.pages_of_rows",
     "gather.request_pages",
     "aggregate.reduce_rows",
-    "traverse.add_log_missed",  # of a cache on a GPU
 }
 
 MISSING = """
@@ -65,6 +64,9 @@ next(iter(pyg_direct.ShaDowKHopSampler(data, 2, 3, batch_size=8)))
 next(iter(pyg_direct.PageRankLoader(data, 3, batch_size=8)))
 data.x = pyg_direct.quantize(data.x)
 next(iter(pyg_direct.NeighborLoader(data, **options)))
+from pyg_direct.tools import plan
+for more in ("", " --sampling labor", " --ranks 2"):
+    plan.main(f"--nodes 300 --edges 2000 --fanout 5,2 --batch-size 32{more}".split())
 """
 
 

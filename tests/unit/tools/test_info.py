@@ -294,15 +294,18 @@ def test_this_machine_without_nvidia_ml_py(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_machine_without_a_gpu() -> None:
     """No GPU is no problem, and neither is an unused CuPy or a small limit."""
-    machine = Fake(torch_cuda=CPU_TORCH, nvml=NO_DRIVER, pci_gpus=0, device="cpu",
-                   memlock=65536)  # fmt: skip
+    nothing = {"torch_cuda": CPU_TORCH, "nvml": NO_DRIVER, "pci_gpus": 0, "device": "cpu"}
+    machine = Fake(**nothing, memlock=65536)
     text = info.report(machine)
+    assert "CuPy's kernel cache" in text
     assert "problems:               none found" in text
     assert "GPU:                    none" in text
     assert "NVIDIA driver:          none" in text
     assert "Error" not in text, "nothing is broken, so nothing is unknown"
-    assert "bandwidth, measured:    not measured" in text
     assert machine.asked_link == 0
+    text = info.report(Fake(**nothing, packages={"cupy-cuda13x": None}))
+    for name in ("bandwidth", "same as on the CPU", "page-locked", "CuPy's kernel cache"):
+        assert name not in text, "there is nothing to tell without a GPU"
 
 
 def test_the_link_is_measured_only_when_asked_for_and_usable() -> None:

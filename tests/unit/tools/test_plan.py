@@ -303,10 +303,15 @@ def test_a_type_of_seeds_of_a_graph_without_types(tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("gpu_bytes", "free", "first", "last"),
     [
-        (1 << 30, 1 << 40, "they fit it as well", "pass: nothing: all is placed in GPU memory"),
-        (400_000, 1 << 40, "fit it without the features", 'pass: cache="auto" on a GPU'),
-        (1000, 1 << 40, "they stay in the memory", "pass: nothing: a GPU reads the memory"),
-        (1000, 100_000, "does NOT fit", "pass: a graph in files"),
+        (
+            1 << 30,
+            1 << 40,
+            "they fit it as well",
+            "nothing; with that GPU all is placed",
+        ),
+        (400_000, 1 << 40, "fit it without the features", 'cache="auto" on a GPU'),
+        (1000, 1 << 40, "they stay in the memory", "nothing; a GPU reads the memory"),
+        (1000, 100_000, "does NOT fit", "a graph in files"),
     ],
 )
 def test_a_plan_begins_with_what_fits_how_long_and_what_to_pass(
@@ -318,7 +323,7 @@ def test_a_plan_begins_with_what_fits_how_long_and_what_to_pass(
     assert first in lines[0]
     assert "pcie4-24gb" in lines[0]
     assert re.match(r"a batch: [\d.]+ ms of sampling here", lines[1])
-    assert lines[2].startswith(last)
+    assert lines[2].startswith(f"what to pass to the loader: {last}")
     assert lines[3] == ""
     assert not any("does not" in line for line in lines)
 

@@ -67,8 +67,11 @@ def test_the_text_of_orders_has_shares_of_the_first_line() -> None:
         LayerCosts((5, 15), (1450.0, 100.0), (7000.0, 500.0), 6000.0),
     ]
     text = orders_text(costs)
-    assert "fan-out 15/5: 3,000 + 100 rows (1.00 of the first line), 9,000 + 1,500 edges" in text
-    assert "fan-out 5/15: 1,450 + 100 rows (0.50 of the first line)" in text
+    assert (
+        "fan-out 15/5: 3,000 + 100 rows (1.00 of the rows of the first line), 9,000 + 1,500 edges"
+        in text
+    )
+    assert "fan-out 5/15: 1,450 + 100 rows (0.50 of the rows of the first line)" in text
     assert "6,000 rows of features" in text
 
 
