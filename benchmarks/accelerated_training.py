@@ -257,7 +257,7 @@ def sections(result: dict[str, Any]) -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     """Measure, and write the results."""
     options = parser(__doc__)
-    options.add_argument("--root", type=Path, help="folder with the real graphs")
+    options.add_argument("--root", type=Path, help="of amazon/, citation_full/")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--seeds", type=int, default=5)
     options.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS, help=PARTS_HELP)

@@ -4,7 +4,7 @@ Batches are sampled on the CPU, and what a cache would hold of them is counted: 
 The policies are those of `cache_policy=`. Belady's cache, which knows all batches to come and keeps
 the rows that are needed soonest, is the bound of caches that change.
 
-    python -m benchmarks cache_policies --root FOLDER  # holds debian/
+    python -m benchmarks cache_policies
 """
 
 from __future__ import annotations
@@ -218,7 +218,6 @@ def plot(result: dict[str, Any], path: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Count, and write the results."""
     arguments = parser(__doc__)
-    arguments.add_argument("--root", type=Path, help="of debian/")
     args = arguments.parse_args(argv)
     names = GRAPHS[:3] if args.quick else GRAPHS
     size, fanouts, count = (32, [3, 3], 8) if args.quick else (256, [10, 10], 200)
@@ -230,7 +229,7 @@ def main(argv: list[str] | None = None) -> None:
             data, seeds = products_like(PRODUCTS_NODES // part), PRODUCTS_SEEDS // part
             found = measure(data, seeds, [10, 10, 10], count)
         else:
-            found = measure(graph(name, args.root, args.quick), size, fanouts, count)
+            found = measure(graph(name, None, args.quick), size, fanouts, count)
         result["graphs"][name] = found
         print(name, found, flush=True)
     path = write(result, args.out)

@@ -267,13 +267,28 @@ def results_of_ranks(module: str, spec: Mapping[str, Any], count: int, quick: bo
     """
     with ranks(module, spec, count, quick) as processes:
         found = []
-        for process in processes:
+        for rank, process in enumerate(processes):
             assert process.stdout is not None
             lines = process.stdout.read().splitlines()
             if process.wait() != 0 or not lines:
-                raise RuntimeError(f"A rank of {count} of {module} failed.")
+                raise RuntimeError(why_failed(rank, processes))
             found.append(json.loads(lines[-1]))
     return found
+
+
+def why_failed(rank: int, processes: Sequence[Process]) -> str:
+    """Return what is known of why ranks have no result, in a sentence.
+
+    Args:
+        rank: one that has ended without; what it wrote to stderr is there already.
+        processes: of all ranks, of which one that was killed is named before others.
+    """
+    codes = [process.poll() for process in processes]
+    rank = next((r for r, code in enumerate(codes) if code is not None and code < 0), rank)
+    code = processes[rank].wait()
+    how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+    killed = ", as the system does where memory runs out" if code == -signal.SIGKILL else ""
+    return f"Rank {rank} of {len(processes)} ended {how}{killed}, without a result."
 
 
 def end(process: Process) -> None:

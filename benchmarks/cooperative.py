@@ -5,7 +5,7 @@ holds on several machines, too. Every rank has an epoch of batches of its own, a
 owners one of batches made together, of the same seeds, on which an accelerated model is trained.
 `pyg-direct plan` counts the same from other seeds, and must come within 2 % of each count.
 
-    python -m benchmarks cooperative --root FOLDER  # holds debian/
+    python -m benchmarks cooperative
 """
 
 from __future__ import annotations
@@ -292,12 +292,12 @@ def plot(found: dict[str, Any], path: Path) -> None:
     result.save_plot(figure, path)
 
 
-def data_of(name: str, nodes: int, root: Path | None, quick: bool) -> Data:
+def data_of(name: str, nodes: int, quick: bool) -> Data:
     """Return a graph, whose edges are there once each."""
     if name == "community":
         return community_graph(nodes, nodes * DEGREE, WIDTH)
     if name == "debian":
-        return graph(name, root, quick)
+        return graph(name, None, quick)
     data = power_law_graph(nodes, nodes * DEGREE, WIDTH, 10)
     data.edge_index = coalesce(data.edge_index, num_nodes=nodes)
     return data
@@ -306,7 +306,6 @@ def data_of(name: str, nodes: int, root: Path | None, quick: bool) -> Data:
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark."""
     parser = result.parser(__doc__)
-    parser.add_argument("--root", type=Path, help="of debian/")
     parser.add_argument("--nodes", type=count_of, default="200k", help="of drawn graphs")
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, help="others stay as they were")
     args = child.arguments(parser, argv, run_rank)
@@ -323,7 +322,7 @@ def main(argv: list[str] | None = None) -> None:
         names, found["graphs"] = tuple(args.graphs), before["graphs"]
     for name in names:
         steps = STEPS.get(name, OTHER_STEPS)
-        data = data_of(name, nodes, args.root, args.quick)
+        data = data_of(name, nodes, args.quick)
         bare = Data(x=data.x, edge_index=data.edge_index)
         found["graphs"][name] = {
             "nodes": data.num_nodes, "edges": data.num_edges, "row_bytes": 4 * data.num_features,

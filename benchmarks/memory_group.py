@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from pyg_direct.tools import compiling
 
 ROOT = Path("/sys/fs/cgroup")
 
@@ -27,12 +30,14 @@ def limited(limit_bytes: int, name: str = "") -> Iterator[Limit]:
 
     A control group (version 2, or the memory controller of version 1) counts anonymous memory and
     the cached pages of files; of these it takes back what is not in use. Where none can be made,
-    RLIMIT_DATA limits anonymous memory only.
+    RLIMIT_DATA limits anonymous memory only. Kernels are compiled before: within the limit the
+    compiler would count, and be killed, in a new checkout.
 
     Args:
         limit_bytes: how much.
         name: tells the limits of one process apart.
     """
+    _compile_kernels()
     name = f"pyg_direct-{os.getpid()}{name}"
     for parent, file in ((ROOT, "memory.max"), (ROOT / "memory", "memory.limit_in_bytes")):
         folder = parent / name
@@ -47,6 +52,11 @@ def limited(limit_bytes: int, name: str = "") -> Iterator[Limit]:
         return
     limits = (limit_bytes, limit_bytes)
     yield Limit("RLIMIT_DATA", partial(_limit_data, limits))
+
+
+@functools.cache
+def _compile_kernels() -> None:
+    compiling.compile_kernels()
 
 
 def _made(folder: Path, file: str, limit_bytes: int) -> bool:

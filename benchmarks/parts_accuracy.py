@@ -1,6 +1,8 @@
 """Test accuracy of a model whose batches have seeds of one part, against shuffled seeds.
 
-python -m benchmarks parts_accuracy
+The graph is that of Debian's packages, which lies in the repository. Parts by METIS need pymetis.
+
+    python -m benchmarks parts_accuracy
 """
 
 from __future__ import annotations

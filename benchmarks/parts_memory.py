@@ -106,7 +106,7 @@ def measure(folder: Path, batches: int, limit_bytes: int, quick: bool) -> dict[s
 def _told(processes: Sequence[child.Process]) -> list[str]:
     lines = [process.stdout.readline() for process in processes if process.stdout is not None]
     if not all(lines):
-        raise RuntimeError(f"A rank of {RANKS} failed.")
+        raise RuntimeError(child.why_failed(lines.index(""), processes))
     return lines
 
 

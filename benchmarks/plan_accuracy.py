@@ -49,7 +49,7 @@ def row(name: str, data: Data, fanout: list[int], batch_size: int) -> dict[str, 
 def main(argv: list[str] | None = None) -> None:
     """Measure, and write the result."""
     options = parser(__doc__)
-    options.add_argument("--root", type=Path, help="folder with the real graphs")
+    options.add_argument("--root", type=Path, help="of planetoid/, amazon/, citation_full/")
     args = options.parse_args(argv)
     result = new_result("plan_accuracy", args.quick, batches=BATCHES)
     if args.quick:

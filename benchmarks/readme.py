@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ README = REPOSITORY / "README.md"
 MEASUREMENTS = REPOSITORY / "docs" / "measurements.md"
 GPU = REPOSITORY / "docs" / "guides" / "gpu.md"
 LABOR = REPOSITORY / "docs" / "guides" / "labor.md"
+NO_EPOCHS = "Whole epochs: `python -m benchmarks end_to_end`; no result is committed."
 MALLOC = "default"  # of glibc, as a user has it
 
 RIVALS = {PYG_LIB: "pyg-lib", TORCH_SPARSE: "torch_sparse"}
@@ -129,23 +130,38 @@ def training(folder: Path) -> list[str]:
     return table(["", *(MODELS.get(model, model) for model in models)], lines)
 
 
-def epochs(folder: Path) -> list[str]:
-    """Return how many times as fast whole epochs are, and the best and the worst case of steps."""
-    if not (folder / "end_to_end.json").exists():
-        return ["Whole epochs: `python -m benchmarks end_to_end`; no result is committed."]
-    rows, seen = [], set()
+def whole_epochs(folder: Path) -> Iterator[tuple[str, str, dict[str, Any], str]]:
+    """Yield each task and rival once, with the best row of all contestants and the version.
+
+    Of results with the same, that with pyg-lib comes first.
+    """
+    seen = set()
     for source in ("end_to_end_with_pyg_lib", "end_to_end"):
         if not (folder / f"{source}.json").exists():
             continue
         result = _read(folder, source)
         for task in result["tasks"]:
-            fastest = {who: row["wall_s"]["median"] for who, row in best_rows(task).items()}
-            for rival in (who for who in fastest if who not in (OURS, ACCELERATED)):
+            best = best_rows(task)
+            for rival in (who for who in best if who not in (OURS, ACCELERATED)):
                 if (task["name"], rival) not in seen:
                     seen.add((task["name"], rival))
-                    ratios = (fastest[rival] / fastest[who] for who in (OURS, ACCELERATED))
-                    version = result["versions"]["pyg_direct"]
-                    rows.append([task["name"], rival, *map(times, ratios), version])
+                    yield task["name"], rival, best, result["versions"]["pyg_direct"]
+
+
+def _ratios(best: dict[str, Any], rival: str, metric: str) -> list[str]:
+    """Return how many times as little the import and `accelerate` take as a rival."""
+    medians = {who: row[metric]["median"] for who, row in best.items()}
+    return [times(medians[rival] / medians[who]) for who in (OURS, ACCELERATED)]
+
+
+def epochs(folder: Path) -> list[str]:
+    """Return how many times as fast whole epochs are, and the best and the worst case of steps."""
+    rows = [
+        [task, rival, *_ratios(best, rival, "wall_s"), version]
+        for task, rival, best, version in whole_epochs(folder)
+    ]
+    if not rows:
+        return [NO_EPOCHS]
     lines = table(["", "than", "the import", "and `accelerate`", "version"], rows)
     if (folder / "accelerated_training.json").exists():
         steps = {
@@ -163,24 +179,21 @@ def epochs(folder: Path) -> list[str]:
 
 def end_to_end(folder: Path) -> list[str]:
     """Return how many times as fast whole epochs are, and with how much less CPU time."""
-    if not (folder / "end_to_end.json").exists():
-        return ["Whole epochs: `python -m benchmarks end_to_end`; no result is committed."]
-    result = _read(folder, "end_to_end")
-    baseline, rows = result["baseline"], []
-    for task in result["tasks"]:
-        best = best_rows(task)
-        if baseline in best:
-            for who in (OURS, ACCELERATED):
-                ratios = (
-                    best[baseline][metric]["median"] / best[who][metric]["median"]
-                    for metric in ("wall_s", "cpu_s")
-                )
-                rows.append([f"{task['name']}: {who}", *map(times, ratios)])
+    rows = [
+        [task, rival, *_ratios(best, rival, "wall_s"), *_ratios(best, rival, "cpu_s"), version]
+        for task, rival, best, version in whole_epochs(folder)
+    ]
+    if not rows:
+        return [NO_EPOCHS]
+    ways = ("the import", "and `accelerate`")
+    head = ["", "than", *ways, *(f"{way}, CPU time" for way in ways), "version"]
     return [
-        "Whole epochs on a real graph, with loading, each contestant at its best number of workers",
-        "([the run](../benchmarks/results/end_to_end.md)):",
+        "Whole epochs on a real graph, with loading, each contestant at its best number of",
+        "workers: how many times as fast, and as little CPU time ([version",
+        "0.2.0](../benchmarks/results/end_to_end_with_pyg_lib.md),",
+        "[0.1.0](../benchmarks/results/end_to_end.md)):",
         "",
-        *table([f"than {baseline}, how many times", "as fast", "as little CPU time"], rows),
+        *table(head, rows),
     ]
 
 
@@ -213,17 +226,50 @@ def steps(folder: Path) -> list[str]:
     return table(["", *names], rows)
 
 
+def releases() -> list[str]:
+    """Return the versions that were released, by the change log, the newest first."""
+    return re.findall(
+        r"^## \[(\d[^\]]*)\] - ", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+
+
+def age(version: str, released: list[str]) -> str:
+    """Return how many releases there have been since the sources of a version; "" if unknown."""
+    base = version.partition(".dev")[0]
+    if not version:
+        return ""
+    return str(released.index(base) + 1 if base in released else 0)
+
+
+def pages_of_results() -> dict[str, list[str]]:
+    """Return the pages on which the figures of each result stand: those with a link to it."""
+    docs, found = MEASUREMENTS.parent, dict[str, list[str]]()
+    for page in [README, *sorted(docs.rglob("*.md"))]:
+        names = {README: "README", MEASUREMENTS: "this page"}
+        here = names.get(page) or f"[{page.stem}]({page.relative_to(docs)})"
+        for result in sorted(
+            set(re.findall(r"benchmarks/results/(\w+)\.(?:md|json)", page.read_text()))
+        ):
+            found.setdefault(result, []).append(here)
+    return found
+
+
 def sources(folder: Path) -> list[str]:
-    """Return which version and commit each result is of, and what other programs took."""
-    rows = []
+    """Return where the figures of each result stand, its version, age and commit, and the load."""
+    rows, pages, released = [], pages_of_results(), releases()
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
         version, commit = result["versions"].get("pyg_direct") or "", result["commit"]
         load = f"{result['machine']['load_average_1min']:.1f}"
         changed = "yes" if commit.endswith("+") else ""
-        rows.append([f"`{path.stem}`", version, f"`{commit[:10]}`", changed, load])
-    head = ["result", "version", "commit", "with uncommitted changes", "load before the run"]
-    return table(head, rows)
+        rows.append(
+            [
+                f"`{path.stem}`", ", ".join(pages.get(path.stem, [])), version,
+                age(version, released), f"`{commit[:10]}`", changed, load,
+            ]
+        )  # fmt: skip
+    head = ["result", "figures on", "version", "releases since", "commit"]
+    return table([*head, "with uncommitted changes", "load before the run"], rows)
 
 
 def labor(folder: Path) -> list[str]:

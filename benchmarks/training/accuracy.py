@@ -3,7 +3,7 @@
 Trains the same GraphSAGE with either loader on real graphs, 5 seeds each, and writes
 `results/accuracy.json` and `results/accuracy.md`. Takes some ten minutes on two cores.
 
-    python -m benchmarks accuracy --root FOLDER  # holds planetoid/, coauthor/, amazon/, debian/
+    python -m benchmarks accuracy --root FOLDER  # holds planetoid/, coauthor/, amazon/
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def asked_for(
 ) -> tuple[argparse.Namespace, list[Case], int]:
     """Return the arguments of a command, its cases, and the number of seeds."""
     arguments = parser(description)
-    arguments.add_argument("--root", type=Path, help="of planetoid/, coauthor/, amazon/, debian/")
+    arguments.add_argument("--root", type=Path, help="of planetoid/, coauthor/, amazon/")
     arguments.add_argument("--seeds", type=int, help="5; 2 in a quick run")
     arguments.add_argument("--datasets", nargs="*", help="only these")
     args = arguments.parse_args(argv)

@@ -295,7 +295,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     if args.quick and args.root is None:
-        return  # there are no toy graphs for these
+        print("family_accuracy has no toy graphs: pass --root with planetoid/ and amazon/.")
+        return
     result, here = results.new_result("family_accuracy", args.quick, rows=[]), environment()
     path = args.out / "family_accuracy.json"
     if args.only and path.exists():

@@ -3,7 +3,7 @@
 Trains the GraphSAGE of `python -m benchmarks accuracy` with our loader on real graphs, with
 features as they are and as `pyg_direct.quantize` stores them, 5 seeds each.
 
-    python -m benchmarks narrow_accuracy --root FOLDER
+    python -m benchmarks narrow_accuracy --root FOLDER  # holds planetoid/, coauthor/, amazon/
 """
 
 from __future__ import annotations

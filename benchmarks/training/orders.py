@@ -115,7 +115,7 @@ def sections(found: dict[str, Any]) -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     """Measure, and write the results."""
     options = result.parser(__doc__)
-    options.add_argument("--root", type=Path, help="folder with the real graphs")
+    options.add_argument("--root", type=Path, help="of amazon/, citation_full/")
     options.add_argument("--seeds", type=int, default=5)
     options.add_argument("--graphs", nargs="*", choices=EPOCHS, help="others stay as they are")
     args = options.parse_args(argv)

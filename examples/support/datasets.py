@@ -65,14 +65,20 @@ def _pyg(dataset: PygDataset, root: Path) -> Data:
     make: Any = getattr(torch_geometric.datasets, dataset.cls)
     folder = root / dataset.folder
     raw = folder / dataset.name / "raw"
-    if not raw.is_dir() or (raw.parent / "processed").is_dir():
-        return make(str(folder), dataset.name)[0]
-    # Raw files alone are somebody's collection, perhaps read-only. PyG would write beside them.
-    with tempfile.TemporaryDirectory() as scratch:
-        link = Path(scratch) / dataset.name / "raw"
-        link.parent.mkdir()
-        link.symlink_to(raw.resolve(), target_is_directory=True)
-        return make(scratch, dataset.name)[0]
+    try:
+        if not raw.is_dir() or (raw.parent / "processed").is_dir():
+            return make(str(folder), dataset.name)[0]
+        # Raw files alone are somebody's collection, perhaps read-only. PyG would write beside them.
+        with tempfile.TemporaryDirectory() as scratch:
+            link = Path(scratch) / dataset.name / "raw"
+            link.parent.mkdir()
+            link.symlink_to(raw.resolve(), target_is_directory=True)
+            return make(scratch, dataset.name)[0]
+    except OSError as error:  # of the network, as well
+        raise OSError(
+            f"{dataset.name} is not in {raw} and cannot be downloaded ({error}): put its raw files "
+            f"there, or pass another folder (--root), which holds {dataset.folder}/."
+        ) from error
 
 
 def _ogb(name: str, root: Path) -> Data:

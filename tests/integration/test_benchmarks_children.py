@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -117,10 +119,13 @@ def test_a_process_is_killed(quick: bool) -> None:
 
 @pytest.mark.parametrize("quick", QUICK)
 def test_a_limit_holds_before_anything_runs(quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[int] = []  # as compilers would count, and be killed, within the limit
+    monkeypatch.setattr(memory_group, "_compile_kernels", lambda: compiled.append(1))
     monkeypatch.setattr(memory_group, "ROOT", Path("/no/such/folder"))
     asked = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA))"
     with memory_group.limited(1 << 40) as limit:
         assert limit.how == "RLIMIT_DATA"
+        assert compiled == [1]
         done = child.run(command(asked), quick, enter=limit.enter)
     assert done.output == f"({1 << 40}, {1 << 40})\n"
 
@@ -185,6 +190,16 @@ def test_ranks_of_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     told = child.results_of_ranks("as_rank", {"asked": 7, "ends": None}, 3, quick=False)
     assert [of_rank[:3] for of_rank in told] == [[0, 3, 7], [1, 3, 7], [2, 3, 7]]
     assert len({of_rank[3] for of_rank in told}) == 1
-    with pytest.raises(RuntimeError, match="A rank of 2 of as_rank failed"):
+    with pytest.raises(RuntimeError, match=r"Rank 0 of 2 ended with exit code 3, without"):
         child.results_of_ranks("as_rank", {"asked": 7, "ends": 0}, 2, quick=False)
     assert not [p for p in psutil.Process().children() if "as_rank" in p.cmdline()]
+
+
+def test_of_ranks_that_fail_the_one_that_was_killed_is_named() -> None:
+    """As by its limit of memory, after which the others fail as well."""
+    codes = (1, -signal.SIGKILL, None)
+    ranks: list[Any] = [SimpleNamespace(poll=lambda code=code: code) for code in codes]
+    for rank in ranks:
+        rank.wait = rank.poll
+    assert child.why_failed(0, ranks).startswith("Rank 1 of 3 ended by SIGKILL, as the system")
+    assert child.why_failed(0, ranks[:1]) == "Rank 0 of 1 ended with exit code 1, without a result."

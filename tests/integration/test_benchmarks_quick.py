@@ -44,11 +44,14 @@ def test_each_is_run() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", HERE)
-def test_each_benchmark_runs_at_toy_sizes_and_writes_its_result(name: str, tmp_path: Path) -> None:
+def test_each_benchmark_runs_at_toy_sizes_and_writes_its_result(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     module = COMMANDS[name].load()
     module.main(["--quick", "--out", str(tmp_path)])
     if name == "family_accuracy":  # it takes real graphs alone
         assert list(tmp_path.iterdir()) == []
+        assert "no toy graphs: pass --root" in capsys.readouterr().out
         return
     result = json.loads((tmp_path / f"{name}.json").read_text())
     assert result["quick"] is True

@@ -87,6 +87,29 @@ def test_the_api_page_begins_with_a_class_that_is_public() -> None:
     )
 
 
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    """By the anchors of the documentation and of a code host, which differ for other characters."""
+    lost = []
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text):
+            path, _, anchor = target.partition("#")
+            there = page if not path else page.parent / path
+            headings = there.suffix == ".md" and there.exists() and anchors(there)
+            if "_generated" not in target and (
+                not there.exists() or (anchor and headings is not False and anchor not in headings)
+            ):
+                lost.append(f"{page.relative_to(ROOT)}: {target}")
+    assert lost == []
+
+
+def anchors(page: Path) -> set[str]:
+    text = re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = [re.sub("[`*]", "", line).lower() for line in re.findall("^#+ (.*)$", text, re.M)]
+    on_a_host = {re.sub(r"[^\w\- ]", "", line).strip().replace(" ", "-") for line in headings}
+    return on_a_host & {re.sub(r"[^a-z0-9_]+", "-", line).strip("-") for line in headings}
+
+
 def test_every_guide_stands_in_one_group() -> None:
     text = (ROOT / "docs" / "index.md").read_text()
     listed = re.findall(r"^guides/(\w+)$", text, re.MULTILINE)

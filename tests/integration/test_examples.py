@@ -4,10 +4,12 @@ import json
 import re
 import sys
 from pathlib import Path
+from urllib.error import URLError
 
 import numpy as np
 import pytest
 import torch
+import torch_geometric.datasets
 import torch_geometric.typing
 from torch_geometric.data import Data, InMemoryDataset
 
@@ -156,6 +158,16 @@ def test_raw_files_are_left_alone(tmp_path):
     assert data.num_edges == 8
     assert int(data.train_mask.sum()) == 2
     assert [path.name for path in raw.parent.iterdir()] == ["raw"]
+
+
+def test_a_data_set_that_cannot_be_downloaded_is_told_with_its_folder(tmp_path, monkeypatch):
+    def download(root, name):
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr(torch_geometric.datasets, "Planetoid", download)
+    wanted = r"PubMed is not in \S+PubMed/raw .*pass another folder \(--root"
+    with pytest.raises(OSError, match=wanted):
+        datasets.load_dataset("pubmed", tmp_path)
 
 
 def test_ogb_without_ogb(tmp_path, monkeypatch):

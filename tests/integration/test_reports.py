@@ -82,6 +82,29 @@ def test_the_worst_case_stands_beside_the_best() -> None:
     assert float(found[1]) < 1 < float(found[2])
 
 
+def test_readme_and_measurements_tell_the_same_of_whole_epochs() -> None:
+    def rows(lines: list[str]) -> list[list[str]]:
+        return [[cell.strip() for cell in row.split("|")[1:-1]] for row in lines if "| Gra" in row]
+
+    told, measured = rows(readme.epochs(result.RESULTS)), rows(readme.end_to_end(result.RESULTS))
+    assert told == [[*row[:4], row[-1]] for row in measured]
+    assert len(told) >= 2
+
+
+def test_every_result_has_its_pages_version_and_age() -> None:
+    rows = [line.split(" | ") for line in readme.sources(result.RESULTS)[2:]]
+    assert [row[0] for row in rows] == [f"| `{path.stem}`" for path in sorted(RESULTS)]
+    (measured,) = [row for row in rows if "`end_to_end`" in row[0]]
+    assert measured[1:4] == ["README, this page", "0.1.0", str(len(readme.releases()))]
+
+
+@pytest.mark.parametrize(
+    ("version", "releases"), [("0.3.0.dev0", "0"), ("0.2.0", "1"), ("0.1.0", "2"), ("", "")]
+)
+def test_age_of_a_version(version: str, releases: str) -> None:
+    assert readme.age(version, ["0.2.0", "0.1.0"]) == releases
+
+
 def test_titles_and_figures_fit_the_chart() -> None:
     for panel in chart.panels():
         assert len(panel.title) * 7.5 < chart.WIDTH - 2 * chart.MARGIN  # 14 px, bold
