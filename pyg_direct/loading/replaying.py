@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..batch.assemble import HOP_COUNTS, assemble, attributes_of
+from ..batch.assemble import HOP_COUNTS, assemble
 from ..batch.gather import Gatherer, is_plain
 from ..batch.sampled import Sampled
 from ..core.arguments import shown
@@ -123,9 +123,8 @@ class Replay:
 
     def run(self, loader: DirectLoader) -> Iterator[Tensor]:
         """Yield the results of an epoch of a loader."""
-        values = [
-            (v, v.data_ptr() if is_plain(v) else 0) for _, _, v, _ in attributes_of(loader.data)
-        ]
+        given = (value for store in loader.data.stores for value in store.values())
+        values = [(value, value.data_ptr() if is_plain(value) else 0) for value in given]
         known = len(values) == len(self._values) and all(
             value is before and at == at_before
             for (value, at), (before, at_before) in zip(values, self._values, strict=True)

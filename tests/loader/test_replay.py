@@ -251,6 +251,8 @@ def test_what_changes_between_epochs_is_captured_anew(
     graphs, batches = on_device(), loader(copy.copy(data), ids="device")
     changes: list[Callable[[Any], object]] = [
         lambda of: setattr(of.data, "x", of.data.x + 1),
+        lambda of: setattr(of.data, "scale", torch.ones(2)),  # of the graph as a whole
+        lambda of: setattr(of.data, "scale", torch.zeros(2)),
         lambda of: setattr(of.node_sampler, "num_neighbors", [2, 2]),
     ]
     for number, change in enumerate(changes, 1):
