@@ -71,7 +71,7 @@ class ReplayLoader(PaddedLoader):
         loader._decide_device()
         graphs = loader._backend.graphs
         if graphs is None:
-            return (_result(step, batch) for batch in loader)
+            return _ordinary(loader, step)
         _check(loader)
         if self._kept_replay is None or self._kept_replay.step is not step:
             self._kept_replay = Replay(step, graphs)
@@ -87,6 +87,12 @@ def _result(step: TrainStep, batch: Any) -> Tensor:
     if not isinstance(found, Tensor):
         raise TypeError(f"step must return a tensor, such as the loss, got {shown(found)}.")
     return found.detach()
+
+
+def _ordinary(loader: DirectLoader, step: TrainStep) -> Iterator[Tensor]:
+    """Yield the results of an epoch, which begins when the first one is asked for."""
+    for batch in loader:
+        yield _result(step, batch)
 
 
 def _check(loader: DirectLoader) -> None:

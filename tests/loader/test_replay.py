@@ -69,6 +69,7 @@ def trained(batches: Any, epochs: int = 1) -> tuple[list[Tensor], list[Tensor]]:
 def test_an_epoch_is_the_loop_over_the_loader() -> None:
     expected = trained(loader(), 2)
     (parameters, step), batches = training(), loader()
+    batches.replay(step)  # begins no epoch
     losses = [loss for _ in range(2) for loss in batches.replay(step)]
     assert not any(loss.requires_grad for loss in losses)
     assert_equal(losses, expected[0])
@@ -200,6 +201,7 @@ def test_replayed_batches_are_those_of_the_loader(
     expected = [taken(batch) for _ in range(3) for batch in plain]
     graphs = on_device()
     batches = KINDS[kind](ids="device")
+    batches.replay(taken)  # begins no epoch
     assert_equal([found for _ in range(3) for found in batches.replay(taken)], expected)
     assert graphs.batches == graphs.steps <= 1 + plain.stats().larger_batches
     replayed = len(expected) - graphs.apart_calls
