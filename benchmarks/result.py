@@ -119,6 +119,21 @@ def parser(module_doc: str | None) -> argparse.ArgumentParser:
     return made
 
 
+def check_some(
+    parser: argparse.ArgumentParser, option: str, chosen: Sequence[Any], known: Iterable[str]
+) -> None:
+    """End with an error where nothing is chosen to be measured.
+
+    Args:
+        parser: of the benchmark.
+        option: that chooses.
+        chosen: what it has left.
+        known: what it could have named.
+    """
+    if not chosen:
+        parser.error(f"{option} leaves nothing to measure: there are {', '.join(known)}")
+
+
 def new_result(benchmark: str, quick: bool, **fields: Any) -> dict[str, Any]:
     """Return a result to be filled; made first, as the checkout may change during a run."""
     RUNNING[benchmark] = Watch()

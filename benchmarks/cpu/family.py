@@ -237,11 +237,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="cases whose name has this text")
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")
+    known = list(cases(args.quick))
+    chosen = [case for case in known if args.only in case.name]
+    results.check_some(parser, "--only", chosen, [case.name for case in known])
     result = results.new_result("family", args.quick, rows=[])
-    for case in cases(args.quick):
-        if args.only in case.name:
-            result["rows"].append(measure(case, 2 if args.quick else args.rounds))
-            results.write(result, args.out)
+    for case in chosen:
+        result["rows"].append(measure(case, 2 if args.quick else args.rounds))
+        results.write(result, args.out)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import torch_geometric.loader
 from torch_geometric.data import Data
 
 import pyg_direct
-from benchmarks.result import new_result, parser, percent, table, write
+from benchmarks.result import check_some, new_result, parser, percent, table, write
 from benchmarks.statistics import compare
 from examples.support.datasets import load_dataset
 from examples.support.synthetic import power_law_graph, random_split
@@ -140,8 +140,9 @@ def asked_for(
     arguments.add_argument("--datasets", nargs="*", help="only these")
     args = arguments.parse_args(argv)
     cases = [QUICK_CASE] if args.quick else CASES
-    cases = [case for case in cases if not args.datasets or case.dataset in args.datasets]
-    return args, cases, args.seeds or (2 if args.quick else 5)
+    chosen = [case for case in cases if not args.datasets or case.dataset in args.datasets]
+    check_some(arguments, "--datasets", chosen, [case.dataset for case in cases])
+    return args, chosen, args.seeds or (2 if args.quick else 5)
 
 
 def main(argv: list[str] | None = None) -> None:

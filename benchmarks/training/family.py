@@ -297,16 +297,17 @@ def main(argv: list[str] | None = None) -> None:
     if args.quick and args.root is None:
         print("family_accuracy has no toy graphs: pass --root with planetoid/ and amazon/.")
         return
+    chosen = [name for name in EXAMPLES if args.only in name]
+    results.check_some(parser, "--only", chosen, EXAMPLES)
     result, here = results.new_result("family_accuracy", args.quick, rows=[]), environment()
     path = args.out / "family_accuracy.json"
     if args.only and path.exists():
         result = json.loads(path.read_text())
-    for name in EXAMPLES:
-        if args.only in name:
-            row = run(name, args.root, 2 if args.quick else args.seeds) | here
-            others = {other["name"]: other for other in result["rows"]} | {name: row}
-            result["rows"] = [others[known] for known in EXAMPLES if known in others]
-            results.write(result, args.out)
+    for name in chosen:
+        row = run(name, args.root, 2 if args.quick else args.seeds) | here
+        others = {other["name"]: other for other in result["rows"]} | {name: row}
+        result["rows"] = [others[known] for known in EXAMPLES if known in others]
+        results.write(result, args.out)
 
 
 if __name__ == "__main__":

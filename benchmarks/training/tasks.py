@@ -26,7 +26,7 @@ from torch_geometric.transforms import RandomLinkSplit
 
 import pyg_direct
 from benchmarks import graphs
-from benchmarks.result import new_result, parser, percent, table, write
+from benchmarks.result import check_some, new_result, parser, percent, table, write
 from benchmarks.statistics import compare
 from examples.support.datasets import load_dataset
 from examples.support.synthetic import power_law_graph
@@ -348,9 +348,11 @@ def main(argv: list[str] | None = None) -> None:
     arguments.add_argument("--seeds", type=int, help="3; 2 in a quick run")
     arguments.add_argument("--tasks", nargs="*", help="only these")
     args = arguments.parse_args(argv)
+    known = tasks(args.root, args.quick)
+    chosen = [task for task in known if not args.tasks or task.name in args.tasks]
+    check_some(arguments, "--tasks", chosen, [task.name for task in known])
     result = new_result("tasks", args.quick, rows=[])
     seeds = args.seeds or (2 if args.quick else 3)
-    for task in tasks(args.root, args.quick):
-        if not args.tasks or task.name in args.tasks:
-            result["rows"].append(run_task(task, seeds))
-            write(result, args.out)
+    for task in chosen:
+        result["rows"].append(run_task(task, seeds))
+        write(result, args.out)

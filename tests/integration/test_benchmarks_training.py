@@ -13,7 +13,8 @@ import torch
 from torch_geometric.data import Data
 
 from benchmarks import accelerated_training, graphbolt, plan_accuracy, readme, stats_cost
-from benchmarks.training import end_to_end
+from benchmarks.cpu import family as cpu_family
+from benchmarks.training import accuracy, end_to_end, family, narrow, tasks
 
 
 @pytest.mark.slow
@@ -90,3 +91,24 @@ def test_the_plan_with_the_graph_is_within_ten_percent(tmp_path) -> None:
     out = tmp_path / "plan_accuracy.json"
     (row,) = json.loads(out.read_text())["rows"]
     assert abs(row["with_graph"]["error_percent"]) < 10
+
+
+@pytest.mark.parametrize(
+    ("module", "option"),
+    [
+        (accuracy, "--datasets"),
+        (narrow, "--datasets"),
+        (tasks, "--tasks"),
+        (family, "--only"),
+        (cpu_family, "--only"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_choice_that_leaves_nothing_to_measure_is_refused(
+    module: Any, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = [] if module is cpu_family else ["--root", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        module.main(["--quick", *root, "--out", str(tmp_path), option, "node2"])
+    assert f"{option} leaves nothing to measure: there are " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
