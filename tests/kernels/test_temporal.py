@@ -1,4 +1,4 @@
-"""The CPU's search for the part of a list that is not too late."""
+"""The CPU's search for the part of a list that is not too late, and for the latest of it."""
 
 import re
 
@@ -42,6 +42,18 @@ def test_count_until_counts_entries_not_later_than_the_seed(by_edge: bool) -> No
     )  # fmt: skip
     assert degree.tolist() == [-7, *expected, -7]
     assert expected[0] == 3
+
+
+def test_the_latest_neighbours_are_counted_without_excluded_ones() -> None:
+    """Positions 0 to 3 without position 1: the latest is 3, before which lies a weight of 3."""
+    excluded, span = ints(1), np.array([[0], [1]])
+    start, degree, low = ints(0), ints(3), np.zeros(1)
+    temporal.keep_latest(
+        ints(1), ints(EDGE_TIME), np.ones(1, np.bool_), True, np.ones(4), np.arange(1.0, 5.0),
+        excluded, span, ints(0, 1), start, degree, low,
+    )  # fmt: skip
+    assert (start.tolist(), degree.tolist(), low.tolist()) == ([3], [1], [3.0])
+    assert span.tolist() == [[1], [1]], "none of those that are left is excluded"
 
 
 def test_sentinels_are_the_same_everywhere() -> None:

@@ -1,7 +1,7 @@
-"""Heterogeneous sampling: one test body over PyG's class and ours.
+"""Heterogeneous, temporal and weighted sampling: one test body over PyG's class and ours.
 
-Ours runs on the CPU and on the emulated CUDA device. PyG counts by hop with pyg-lib only. What PyG
-promises of disjoint subgraphs, times and weights is in `tests/reference`.
+Ours runs on the CPU and on the emulated CUDA device. PyG can sample disjoint subgraphs, by time and
+by weight, and count by hop, with pyg-lib only.
 """
 
 # Annotations are not postponed here: torch 2.4's fx cannot write those of a model that
@@ -16,7 +16,8 @@ import torch_geometric.typing
 from graphs import example_graph
 from hetero import SIZES, check_mapping
 from hetero import graph as hetero_graph
-from torch_geometric.data import HeteroData
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphConv, HeteroConv, SAGEConv, to_hetero
 from torch_geometric.sampler.base import NumNeighbors
 from torch_geometric.utils import trim_to_layer
@@ -226,31 +227,141 @@ def test_trim_to_layer(loader_class: type) -> None:
 # Subgraphs ########################################################################################
 
 
-@pytest.mark.pyg("subgraph_type")
+@pytest.mark.pyg("subgraph_type", "disjoint", "batch.batch")
+@pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("kind", ["directional", "bidirectional", "induced"])
 @pytest.mark.parametrize("hetero", [False, True])
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
 def test_subgraphs_of_each_kind_have_their_nodes_and_edges(
-    loader_class: type, hetero: bool, kind: str
+    loader_class: type, hetero: bool, kind: str, disjoint: bool
 ) -> None:
+    if disjoint and not issubclass(loader_class, pyg_direct.NeighborLoader) and kind == "induced":
+        pytest.skip("PyG refuses disjoint induced subgraphs")
+    if disjoint:
+        needs_pyg_lib(loader_class)
     data = hetero_graph() if hetero else example_graph()
     seeds = {} if hetero else {"input_nodes": torch.tensor([1, 7, 4, 0])}
-    batch = one_batch(loader_class, data, [2, 2], subgraph_type=kind, **seeds)
+    batch = one_batch(loader_class, data, [2, 2], subgraph_type=kind, disjoint=disjoint, **seeds)
     nodes = dict(batch.node_items()) if hetero else {None: batch}
     edges = dict(batch.edge_items()) if hetero else {(None, "to", None): batch}
     for name, store in nodes.items():
-        assert "batch" not in store, name
-        assert len(store.n_id.unique()) == len(store.n_id)
+        assert ("batch" in store) == disjoint, name
+        if not disjoint:
+            assert len(store.n_id.unique()) == len(store.n_id)
     for key, store in edges.items():
         row, col = store.edge_index
         source, target = nodes[key[0]], nodes[key[2]]
         original = data[key].edge_index if hetero else data.edge_index
+        if disjoint:
+            assert torch.equal(source.batch[row], target.batch[col])
+        ends = torch.stack([source.n_id[row], target.n_id[col]])
         if kind == "bidirectional":
             assert ("e_id" in store) != hetero
             assert col.tolist() == sorted(col.tolist())
             continue
-        ends = torch.stack([source.n_id[row], target.n_id[col]])
         assert torch.equal(ends, original[:, store.e_id])
-        if kind == "induced":
+        if kind == "induced" and not disjoint:
             inside = torch.isin(original[0], source.n_id) & torch.isin(original[1], target.n_id)
             assert sorted(store.e_id.tolist()) == inside.nonzero().view(-1).tolist()
+
+
+# Times and weights ################################################################################
+
+
+def timed(hetero: bool, by_edge: bool) -> Any:
+    """Return a graph whose times, or whose edges' times, are all different."""
+    data = hetero_graph() if hetero else hetero_graph()["a", "to", "a"]
+    if not hetero:
+        data = Data(num_nodes=40, edge_index=data.edge_index, edge_attr=data.edge_attr)
+    generator = torch.Generator().manual_seed(8)
+    for store in data.edge_stores if by_edge else data.node_stores:
+        number = store.num_edges if by_edge else store.num_nodes
+        store.time = torch.randperm(number, generator=generator) * 3
+    return data
+
+
+@pytest.mark.pyg("temporal_strategy", "time_attr", "input_time", "batch.seed_time")
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+@pytest.mark.parametrize(
+    ("by_edge", "given"),
+    [(False, False), (False, True), (True, True)],
+    ids=["the seeds' own", "input_time", "of edges"],
+)
+@pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
+def test_timed_neighbours_are_of_the_past_and_the_latest_where_asked_for(
+    loader_class: type, hetero: bool, by_edge: bool, given: bool, strategy: str
+) -> None:
+    needs_pyg_lib(loader_class)
+    data, fanouts = timed(hetero, by_edge), [3, 2]
+    store = data["a"] if hetero else data
+    limit = torch.tensor([10, 60, 50, 200, 100, 0]) * (3 if by_edge else 1)
+    limit = limit if given else store.time[SEEDS]
+    batch = one_batch(
+        loader_class, data, fanouts, time_attr="time", temporal_strategy=strategy,
+        input_time=limit if given else None,
+    )  # fmt: skip
+    seeds = batch["a"] if hetero else batch
+    assert ("seed_time" in seeds) == given
+    drawn = 0
+    for key in data.edge_types if hetero else [None]:
+        mine, all_edges = (batch[key], data[key]) if hetero else (batch, data)
+        source, target = (batch[key[0]], batch[key[2]]) if hetero else (batch, batch)
+        origin = data[key[0]] if hetero else data
+        time = all_edges.time if by_edge else origin.time[all_edges.edge_index[0]]
+        row, col = mine.edge_index
+        assert torch.equal(source.batch[row], target.batch[col])
+        assert bool((time[mine.e_id] <= limit[target.batch[col]]).all()), "from the future"
+        drawn += len(row)
+        for i, v in enumerate(SEEDS.tolist() if key is None or key[2] == "a" else []):
+            past = time[(all_edges.edge_index[1] == v) & (time <= limit[i])].sort().values
+            got = time[mine.e_id[col == i]].sort().values
+            assert len(got) == min(fanouts[0], len(past))
+            if strategy == "last":
+                assert torch.equal(got, past[len(past) - len(got) :])
+    assert drawn > 10
+
+
+@pytest.mark.pyg("weight_attr")
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
+def test_edges_of_weight_zero_are_never_drawn(
+    loader_class: type, hetero: bool, replace: bool
+) -> None:
+    """Edges without weight are never drawn; one that has nearly all of it nearly always."""
+    needs_pyg_lib(loader_class)
+    data: Any = HeteroData() if hetero else Data()
+    nodes, key = (data["a"], ("a", "to", "a")) if hetero else (data, None)
+    edges = data[key] if hetero else data
+    nodes.num_nodes = 40
+    col = torch.arange(40).repeat_interleave(4)
+    edges.edge_index = torch.stack([(col * 7 + torch.arange(160) % 4 + 1) % 40, col])
+    edges.weight = torch.tensor([0.0, 1e-6, 1.0, 0.0]).repeat(40)
+    batch = one_batch(loader_class, data, [1, 1], weight_attr="weight", replace=replace)
+    store = batch[key] if hetero else batch
+    assert set(store.e_id.remainder(4).tolist()) == {2}
+    assert torch.equal(store.weight, edges.weight[store.e_id])
+
+
+def shares(loader_class: type, weight: Tensor, replace: bool, batches: int = 400) -> Tensor:
+    """Return how often each edge of one node is the one that is drawn."""
+    data = Data(num_nodes=len(weight) + 1, weight=weight)
+    data.edge_index = torch.stack([torch.arange(len(weight)), torch.full_like(weight, 4).long()])
+    loader = loader_class(
+        data, [1], input_nodes=torch.full((50,), 4), batch_size=1, weight_attr="weight",
+        replace=replace, batch_sampler=None,
+    )  # fmt: skip
+    counts = torch.zeros(len(weight))
+    for _ in range(batches // 50):
+        for batch in loader:
+            counts[batch.e_id] += 1
+    return counts / batches
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_draw_is_proportional_to_weight(loader_class: type, replace: bool) -> None:
+    """Roughly; the exact law has tests of its own."""
+    needs_pyg_lib(loader_class)
+    weight = torch.tensor([1.0, 2.0, 5.0, 2.0])
+    share = shares(loader_class, weight, replace)
+    p = weight / weight.sum()
+    assert bool(((share - p).abs() < 4.5 * (p * (1 - p) / 400).sqrt()).all())
