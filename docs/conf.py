@@ -50,6 +50,8 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
+# What is copied beside the pages, which may link to nothing else there.
+COPIED = {"benchmarks/results": (".md", ".json", ".png"), "examples": (".ipynb",)}
 # Links as they hold in the repository -> as they hold in the documentation.
 MOVED = {
     "../../benchmarks/results/": "../_generated/results/",
@@ -62,10 +64,7 @@ MOVED = {
 def collect(*_: object) -> None:
     """Copy notebooks and reports beside the pages, and draw the rooms."""
     shutil.rmtree(GENERATED, ignore_errors=True)
-    for source, endings in (
-        ("benchmarks/results", (".md", ".json", ".png")),
-        ("examples", (".ipynb",)),
-    ):
+    for source, endings in COPIED.items():
         target = GENERATED / Path(source).name
         target.mkdir(parents=True)
         for path in sorted((ROOT / source).iterdir()):

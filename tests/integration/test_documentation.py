@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import runpy
 from pathlib import Path
 from types import ModuleType
 
@@ -89,15 +90,18 @@ def test_the_api_page_begins_with_a_class_that_is_public() -> None:
 
 def test_every_link_leads_to_a_file_and_a_heading() -> None:
     """By the anchors of the documentation and of a code host, which differ for other characters."""
-    lost = []
+    lost, copied = [], runpy.run_path(str(ROOT / "docs" / "conf.py"))["COPIED"]
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         text = re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text):
             path, _, anchor = target.partition("#")
             there = page if not path else page.parent / path
             headings = there.suffix == ".md" and there.exists() and anchors(there)
+            folder = str(there.parent.resolve().relative_to(ROOT))
             if "_generated" not in target and (
-                not there.exists() or (anchor and headings is not False and anchor not in headings)
+                not there.exists()
+                or (anchor and headings is not False and anchor not in headings)
+                or (page.parent != ROOT and there.suffix not in copied.get(folder, there.suffix))
             ):
                 lost.append(f"{page.relative_to(ROOT)}: {target}")
     assert lost == []
