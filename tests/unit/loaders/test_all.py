@@ -284,7 +284,7 @@ def test_no_compiled_extension_is_needed() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False
     )
-    assert done.stdout.split() == list(LOADERS), done.stderr
+    assert done.stdout.splitlines() == list(LOADERS), done.stderr
 
 
 @pytest.mark.slow
