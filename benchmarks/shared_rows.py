@@ -109,9 +109,9 @@ def sections(found: dict[str, Any]) -> list[str]:
         f"{found['nodes']:,} nodes, {found['edges']:,} edges drawn, {WIDTH} float32 columns;",
         f"batches of {found['batch_size']:,} random seeds, fan-out "
         f"{'/'.join(map(str, FAN_OUT))}; owners by hash.",
-        "Rows of a step, of all ranks; `planned` is what `pyg-direct plan --ranks` counts for",
-        "one step. Up to four batches of a rank are made together, which share rows as well, so",
-        "fewer can be loaded than planned. MB that each rank sends, and collectives that it takes",
+        "Rows of a step, of all ranks; `planned` is what `pyg-direct plan --ranks` counts. Up to",
+        "four batches of a rank are made together, which share rows as well, so that a step loads",
+        "its share of theirs. MB that each rank sends, and collectives that it takes",
         "part in, for each step. CPU milliseconds a batch, of all threads: median (quartiles) of",
         f"{found['rounds']} epochs of {BATCHES} steps. All ranks have the graph in memory.",
         "",
