@@ -37,6 +37,8 @@ from examples.support.debian import packages
 
 TITLE = "Training, end to end"
 HIDDEN, NUM_WORKERS = 64, (0, 2)
+# In these, code is compiled, and an accelerated model compares its steps with four plain ones.
+FIRST_STEPS = 32
 OURS, ACCELERATED = "pyg_direct", "pyg_direct, accelerate"
 PYG_LIB, TORCH_SPARSE = "PyG + pyg-lib", "PyG + torch_sparse"
 # Those that are not always there, the baseline first.
@@ -176,7 +178,7 @@ def cpu_seconds() -> float:
 
 
 def measure(task: Task, rounds: int, meter: Meter, watch: Watch) -> list[dict[str, Any]]:
-    """Train in turn; the first epoch of each, in which code is compiled, is thrown away."""
+    """Train in turn; the first epochs of each, of `FIRST_STEPS`, are thrown away."""
     ways = {
         (who, workers): epoch_of(task, who, workers)
         for who in contestants(task)
@@ -185,7 +187,8 @@ def measure(task: Task, rounds: int, meter: Meter, watch: Watch) -> list[dict[st
     wall: dict[Any, list[float]] = {way: [] for way in ways}
     cpu: dict[Any, list[float]] = {way: [] for way in ways}
     joules: dict[Any, dict[str, list[float]]] = {way: {} for way in ways}
-    for turn in range(-1, rounds):
+    warm_up = -(-FIRST_STEPS * task.batch_size // len(task.seeds))
+    for turn in range(-warm_up, rounds):
         if turn == 0:
             watch.begin()
         for way, epoch in ways.items():
@@ -241,10 +244,13 @@ def energy_lines(result: dict[str, Any]) -> list[str]:
 
 def sections(result: dict[str, Any]) -> list[str]:
     """Return the body of the report."""
+    steps = result.get("first_steps")  # older results have none
+    left_out = "an epoch" if steps is None else f"training of {steps} steps or more"
     lines = [
         "",
         "Seconds of an epoch: medians (quartiles) of rounds in which all take turns, each with a",
-        f"model of its own; torch has {result['threads']} of the cores, workers use the others.",
+        f"model of its own, after {left_out} that is thrown away;",
+        f"torch has {result['threads']} of the cores, workers use the others.",
         "CPU time is that of the process and of its workers, which are processes in PyG and",
         "threads in pyg_direct. Where other programs ran (see the load), CPU times tell more.",
         "GraphBolt's minibatches become PyG's batches by its own `to_pyg_data`, which it has for",
@@ -290,7 +296,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     rivals = [name for name in RIVALS if RIVALS[name] and name != graphbolt.NAME]
     result = new_result(
-        "end_to_end", args.quick, threads=torch.get_num_threads(),
+        "end_to_end", args.quick, threads=torch.get_num_threads(), first_steps=FIRST_STEPS,
         baseline=rivals[0] if rivals else None,
         not_installed=[name for name, there in RIVALS.items() if not there], tasks=[],
     )  # fmt: skip
