@@ -189,9 +189,9 @@ def end_to_end(folder: Path) -> list[str]:
     head = ["", "than", *ways, *(f"{way}, CPU time" for way in ways), "version"]
     return [
         "Whole epochs on a real graph, with loading, each contestant at its best number of",
-        "workers: how many times as fast, and as little CPU time ([version",
-        "0.2.0](../benchmarks/results/end_to_end_with_pyg_lib.md),",
-        "[0.1.0](../benchmarks/results/end_to_end.md)):",
+        "workers: how many times as fast, and as little CPU time (runs",
+        "[with pyg-lib](../benchmarks/results/end_to_end_with_pyg_lib.md) and",
+        "[without](../benchmarks/results/end_to_end.md)):",
         "",
         *table(head, rows),
     ]

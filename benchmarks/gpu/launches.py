@@ -136,10 +136,11 @@ def capture_hops(
             raise AssertionError("seeds that are not nodes")
 
     def all_hops() -> None:
-        for hop in range(hops if sizes is None else 0):
-            work.hop(hop)
         if sizes is not None:
             made[:] = [work.launch(sizes)]
+            return
+        for hop in range(hops):
+            work.hop(hop)
 
     def finish() -> torch.Tensor:
         """Return the nodes, having waited for them."""

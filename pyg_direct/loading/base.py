@@ -63,7 +63,7 @@ from .site import Site, check_ready_sampler
 from .stages import BatchTask, Handover, SerialAfterFork, Stages, batch_keys
 
 UNDECIDED = object()
-# To other processes.
+# Attributes that do not go to other processes with a loader.
 NOT_COPIED = ("_iterator", "_reusing", "_board", "_direct_for", "_kept_replay")
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
+from ..streams import T
 
 
 class _Capturing(threading.local):
