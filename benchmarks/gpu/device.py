@@ -135,10 +135,18 @@ def opened(dry: bool) -> Iterator[Device]:
 
 
 def registered(device: Device, tensor: Tensor) -> Tensor:
-    """Return a host tensor whose own pages the device reads, as it does those of a user's data."""
-    device.backend.memory.place_tables([("benchmark", tensor)], "host")
-    readable = device.backend.memory.readable(tensor)
+    """Return a host tensor whose own pages the device reads, as it does those of a user's data.
+
+    Args:
+        device: that reads it.
+        tensor: [N, C], rows of more than 16 bytes: narrower ones are moved to the device. Its pages
+            are left when it is deleted.
+    """
+    memory = device.backend.memory
+    memory.place_tables([("benchmark", tensor)], "host")
+    readable = memory.readable(tensor)
     assert readable is not None, "the memory could not be registered"
+    assert readable.device != device.device, "the table lies in the device's memory"
     return readable
 
 

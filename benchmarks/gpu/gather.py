@@ -36,8 +36,8 @@ def gather(context: Context) -> None:
         link = measure_bandwidth(device.backend, source, device.timer, plan.repeats)
         context.keep("link", link_record(link))
         del source
-        source = random_bytes(plan.table_bytes + 2 * LINE_BYTES)
-        memory = registered(device, source)
+        source = random_bytes(plan.table_bytes + 2 * LINE_BYTES).view(-1, LINE_BYTES)
+        memory = registered(device, source).view(-1)
         context.keep("by_row", [])
         for row_bytes in plan.row_bytes:
             for base in plan.bases:
@@ -49,7 +49,7 @@ def gather(context: Context) -> None:
         table = table_at(memory, base, plan.table_bytes // row_bytes, row_bytes)
         record = measure_gather(context, device, table.to(device.device))
         context.keep("from_device", record | {"row_bytes": row_bytes, "table": "device"})
-        allocated = device.pinned(source)
+        allocated = device.pinned(source).view(-1)
         record = measure_gather(context, device, table_at(allocated, base, len(table), row_bytes))
         record |= {"row_bytes": row_bytes, "base": base, "table": "allocated"}
         context.keep("from_allocated", record)

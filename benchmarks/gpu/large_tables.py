@@ -23,6 +23,7 @@ from benchmarks.gpu.device import Context, Device, opened, registered
 from benchmarks.statistics import spread
 from pyg_direct.core.types import Table
 from pyg_direct.core.units import size_text
+from pyg_direct.ops.cuda.backend import LINE_BYTES
 from pyg_direct.ops.host_memory import usable_bytes
 from pyg_direct.ops.mappings import own_bytes
 
@@ -59,12 +60,12 @@ def measure_table(context: Context, device: Device, num_bytes: int, advice: str)
     memory = mmap.mmap(-1, num_bytes // mmap.PAGESIZE * mmap.PAGESIZE)
     if hasattr(mmap, advice):
         memory.madvise(getattr(mmap, advice))
-    source = torch.frombuffer(memory, dtype=torch.uint8)
+    source = torch.frombuffer(memory, dtype=torch.uint8).view(-1, LINE_BYTES)
     begin = time.perf_counter()
-    words = source.view(torch.int64)
+    words = source.view(-1).view(torch.int64)
     torch.arange(len(words), out=words)
     written = time.perf_counter()
-    readable = registered(device, source)
+    readable = registered(device, source).view(-1)
     found: dict[str, Any] = {
         "write_seconds": written - begin,
         "register_seconds": time.perf_counter() - written,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import claims
-from benchmarks.gpu.marks import Stages
+from benchmarks.gpu.marks import NO_OUTCOME, Stages
 from benchmarks.result import number, quartiles, table
 
 TITLE = "On a GPU"
@@ -56,17 +56,20 @@ def marks(result: dict[str, Any]) -> list[str]:
     return table(["mark", "measured", "", ""], rows)
 
 
+def cell(problem: str | None) -> str:
+    """Return the outcome of a place of a kind of loader, in a word."""
+    if not problem:
+        return "" if problem is None else "equal"
+    return "no outcome" if problem.startswith(NO_OUTCOME) else "**differs**"
+
+
 def batches(right: dict[str, Any]) -> list[str]:
     """Return the table of kinds of loaders and places, with the differences below it."""
     found: dict[str, dict[str, str]] = right.get("table", {})
     places = list(dict.fromkeys(place for row in found.values() for place in row))
     if not found:
         return ["Not compared."]
-    words = {"": "equal", None: ""}
-    rows = [
-        [kind, *(words.get(row.get(place), "**differs**") for place in places)]
-        for kind, row in found.items()
-    ]
+    rows = [[kind, *(cell(row.get(place)) for place in places)] for kind, row in found.items()]
     wrong = [f"* {k}, {p}: {text}" for k, row in found.items() for p, text in row.items() if text]
     return [*table(["", *places], rows), *([""] if wrong else []), *wrong]
 

@@ -21,9 +21,10 @@ from typing import Any
 
 from benchmarks.gpu.device import TESTS, Context
 from benchmarks.gpu.limited import run_limited
+from benchmarks.gpu.marks import NO_OUTCOME
 
 MARGIN_SECONDS = 3
-MOST_PROCESSES = 8  # at a time: each has a context of some hundred megabytes on the GPU
+MOST_PROCESSES = 16  # at a time: each has a context of some hundred megabytes on the GPU
 CELL = "cell: "  # begins a line with the outcome of one place
 
 
@@ -76,7 +77,7 @@ def row_of(kind: str, text: str, status: str) -> dict[str, str]:
     lines = (line.removeprefix(CELL) for line in text.splitlines() if line.startswith(CELL))
     found = dict(json.loads(line) for line in lines)
     last = (text.strip().splitlines() or ["nothing was printed"])[-1]
-    ended = f"no outcome: the process ended with {status}: {last}"[:300]
+    ended = f"{NO_OUTCOME}: the process ended with {status}: {last}"[:300]
     return {place: found.get(place, ended) for place in loaders.KINDS[kind].places}
 
 

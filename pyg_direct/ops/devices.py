@@ -26,6 +26,17 @@ def ends_in_call(device: torch.device) -> bool:
     return device.type == HOST.type
 
 
+def wait_for(device: torch.device) -> None:
+    """Wait until operations that were called so far have ended, on the device's current stream."""
+    if not ends_in_call(device):
+        torch.get_device_module(device).current_stream(device).synchronize()
+
+
+def in_capture(device: torch.device) -> bool:
+    """Whether calls are noted for a CUDA graph in place of being run; then nothing may wait."""
+    return not ends_in_call(device) and torch.cuda.is_current_stream_capturing()
+
+
 def cuda_available() -> bool:
     """Whether torch finds a CUDA device (and not one of ROCm, which it calls so, too)."""
     return torch.version.cuda is not None and torch.cuda.is_available()

@@ -25,17 +25,18 @@ from benchmarks.gpu import claims as gpu_claims
 from benchmarks.gpu import epochs as gpu_epochs
 from benchmarks.gpu import gather as gpu_gather
 from benchmarks.gpu import large_tables as gpu_tables
-from benchmarks.gpu import limited
+from benchmarks.gpu import limited, right
 from benchmarks.gpu import marks as gpu_marks
 from benchmarks.gpu import plan as gpu_plan
 from benchmarks.gpu import plot as gpu_plot
+from benchmarks.gpu import report as gpu_report
 from benchmarks.gpu import rivals as gpu_rivals
 from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu import small_run as gpu_small_run
 from benchmarks.gpu import training as gpu_training
 from benchmarks.gpu import wholegraph as gpu_wholegraph
 from benchmarks.gpu.constants import MEASURED_BY, WAYS, changed
-from benchmarks.gpu.device import Context, DryDevice
+from benchmarks.gpu.device import Context, DryDevice, registered
 from benchmarks.gpu.limited import Outcome, run_limited
 from benchmarks.gpu.needs import PYG_SAMPLERS, MissingError
 from benchmarks.gpu.plan import DRY, FULL, STAGES, Stage
@@ -515,6 +516,44 @@ def test_a_gather_that_gives_wrong_rows_is_not_measured(
         )
         with pytest.raises(AssertionError, match="wrong rows"):
             gpu_gather.measure_gather(given, device, table)
+
+
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_a_table_is_measured_in_host_memory_or_not_at_all(place: str) -> None:
+    """Loaders move narrow rows to the device, where a gather is not one over the link."""
+    table, placed = torch.zeros(4, 32), []
+    memory = types.SimpleNamespace(
+        place_tables=lambda tables, features: placed.append(features),
+        readable=lambda tensor: tensor.to(place),
+    )
+    device: Any = types.SimpleNamespace(
+        device=torch.device("meta"), backend=types.SimpleNamespace(memory=memory)
+    )
+    if place == "cpu":
+        assert registered(device, table) is table
+    else:
+        with pytest.raises(AssertionError, match="in the device's memory"):
+            registered(device, table)
+    assert placed == ["host"]
+
+
+@pytest.mark.parametrize(("rate", "passed"), [(44e9, False), (46e9, True), (60e9, False)])
+def test_a_gather_passes_near_the_link_and_not_above_it(rate: float, passed: bool) -> None:
+    def median(number: float) -> dict[str, Any]:
+        return {"bytes_per_second": {"median": number}}
+
+    link = {"stream_kernel": [median(50e9)], "copy_engine": median(49e9)}
+    rows = [{"row_bytes": 400, "base": 0, **median(rate)}]
+    stages: Any = {"gather": {"link": link, "by_row": rows}}
+    assert gpu_marks.gather_near_link(stages)[1] is passed
+
+
+def test_places_without_an_outcome_are_told_from_those_that_differ() -> None:
+    row = right.row_of("node, LABOR", 'cell: ["default", ""]\ncell: ["host", "x"]', "time limit")
+    assert [gpu_report.cell(row[place]) for place in ("default", "host", "device")] == [
+        "equal", "**differs**", "no outcome",
+    ]  # fmt: skip
+    assert gpu_report.cell(None) == ""
 
 
 def test_a_plot_of_nothing(tmp_path: Path) -> None:

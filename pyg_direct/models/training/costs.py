@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...core.private_torch import at_end_of_backward, tree_leaves
 from ...ops import clock
+from ...ops.devices import HOST, wait_for
 
 # What such a step costs more in Python, for a batch and for each operation of the forward. The unit
 # is what the plain model spends on an entry of a message (edges times columns). From times of steps
@@ -71,7 +72,12 @@ class StepTimes:
         self._seconds: dict[Any, tuple[list[float], list[float]]] = {}
 
     def run(
-        self, kind: Any, num_edges: int, needed: Callable[[], Any], plain: Callable[[], Any]
+        self,
+        kind: Any,
+        num_edges: int,
+        needed: Callable[[], Any],
+        plain: Callable[[], Any],
+        device: torch.device = HOST,
     ) -> Any:
         """Return what a step returns; it is one of the plain model now and then.
 
@@ -79,14 +85,15 @@ class StepTimes:
             kind: of the call: those of another one are timed by themselves.
             num_edges: of the batch.
             needed, plain: run the step on the needed rows, or as it is.
+            device: of the model. A GPU is waited for around each part that is timed.
         """
         call = self._calls[kind] = self._calls.get(kind, 0) + 1
         if call > TIMED_CALLS or torch.are_deterministic_algorithms_enabled():
             return needed()
         as_it_is = call in PLAIN_CALLS
-        begin = clock.now()
+        begin = _ended(device)
         out = plain() if as_it_is else needed()
-        forward = clock.now() - begin
+        forward = _ended(device) - begin
 
         def took(backward: float) -> None:
             if call > UNTIMED:
@@ -94,7 +101,7 @@ class StepTimes:
                 pair[as_it_is].append((forward + backward) / max(1, num_edges))
                 self._decide(kind, *pair)
 
-        _time_backward(out, took)
+        _time_backward(out, device, took)
         return out
 
     def _decide(self, kind: Any, needed: list[float], plain: list[float]) -> None:
@@ -108,7 +115,13 @@ class StepTimes:
             )
 
 
-def _time_backward(out: Any, took: Callable[[float], None]) -> None:
+def _ended(device: torch.device) -> float:
+    """Return the time at which a device has done what it was given so far."""
+    wait_for(device)
+    return clock.now()
+
+
+def _time_backward(out: Any, device: torch.device, took: Callable[[float], None]) -> None:
     """Call a function with the seconds of the first backward of an output; with 0 if none comes."""
     needing = [v for v in tree_leaves(out) if isinstance(v, Tensor) and v.requires_grad]
     if not needing:
@@ -118,7 +131,7 @@ def _time_backward(out: Any, took: Callable[[float], None]) -> None:
 
     def begin(grad: Tensor) -> None:
         if not begun:
-            begun.append(clock.now())
-            at_end_of_backward(lambda: took(clock.now() - begun[0]))
+            begun.append(_ended(device))
+            at_end_of_backward(lambda: took(_ended(device) - begun[0]))
 
     needing[0].register_hook(begin)  # type: ignore[no-untyped-call]

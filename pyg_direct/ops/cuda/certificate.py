@@ -59,7 +59,7 @@ def check(backend: CudaBackend, identity: str) -> str:
     """Check a device, unless it passed before or `PYG_DIRECT_SELF_CHECK=0`, and say what was done.
 
     Args:
-        backend: of the device, for this alone: what it places stays in its placement.
+        backend: of the device.
         identity: of GPU, driver, compiler and package.
 
     Raises:
@@ -104,14 +104,14 @@ def results(backend: CudaBackend) -> Iterator[tuple[str, bool]]:
 
     Graph and features lie in the GPU's memory, where one block does small hops, and then in host
     memory, where many blocks do all.
-
-    Args:
-        backend: of the device, for this alone: what it places stays in its placement.
     """
     expected = json.loads(DIGESTS.read_text(encoding="utf-8"))
     for place, memory in (("device", "GPU"), ("host", "host")):
-        backend.one_block = place == "device"
-        for name, digest in digests(backend, place):
+        # Each place has a backend of its own: tools that keep frames, as debuggers do, keep the
+        # tables of the first place alive, and a backend keeps its tables in one place.
+        made = CudaBackend(backend.device, backend.library)
+        made.one_block = place == "device"
+        for name, digest in digests(made, place):
             yield f"{name} (graph and features on the {memory})", digest == expected[name]
 
 

@@ -210,19 +210,19 @@ class CudaDrawing:
             self._longest = int((indptr[1:] - indptr[:-1]).max()) if len(indptr) > 1 else 0
         return self._longest
 
-    def _make_room(self, known: IntTable, counted: Sequence[int] = ()) -> bool:
+    def _make_room(self, known: IntTable, counted: Sequence[int] | None = None) -> bool:
         """Have room for what is forecast, keeping what the batch has so far.
 
         Args:
             known: [T]: nodes of each type.
-            counted: edges of each hop that is done.
+            counted: edges of each hop that is done; None of a batch that begins.
 
         Returns:
             Whether the known nodes must be entered into the table again.
         """
         need, edges, arrays = self._forecast.nodes, self._forecast.hop_edges, self._arrays
         self._lists.make_room(need, known)
-        kept = list(zip(self._hop_start, counted, strict=False))
+        kept = list(zip(self._hop_start, counted or (), strict=False))
         for size in edges[len(self._hop_start) - 1 :]:
             self._hop_start.append(self._hop_start[-1] + size + 1)
         for name in ("col", "label", "position"):
@@ -231,7 +231,7 @@ class CudaDrawing:
         for name, room in (("row", largest), ("slot", largest), ("rank", largest + 1)):
             arrays.grow(name, room)
         arrays.grow("group", largest if self._plan.disjoint else 0)
-        self._make_room_for_items()
+        self._make_room_for_items(0 if counted is None else self._forecast.items(len(counted)))
         tables = self._state.tables
         tables["node_start"][:] = self._lists.start
         tables["hop_start"][: len(self._hop_start)] = self._hop_start
@@ -240,8 +240,8 @@ class CudaDrawing:
         renewed = self._table.make_room(need)
         return renewed or not self._table.holds(self._lists.longest, largest)
 
-    def _make_room_for_items(self) -> None:
-        """Have room for the items of the hops that are forecast, and of the next one."""
+    def _make_room_for_items(self, kept: int) -> None:
+        """Have room for the items of the hops that are forecast, keeping the first ones."""
         items = 0
         for hop in range(min(len(self._plan.fanouts), len(self._forecast.hop_edges) + 1)):
             items = max(items, self._forecast.items(hop))
@@ -250,14 +250,13 @@ class CudaDrawing:
                 warps = grid * (self._grids.block_threads // 32)
                 self._arrays.grow("picks", warps * slots)
         if items + 1 > len(self._arrays["item_ptr"]):
-            # What lies there is of the hop whose edges are being counted.
-            before = len(self._arrays["item_ptr"])
-            for name in ("item_start", "item_degree", "item_ptr"):
-                self._arrays.grow(name, items + 1, [(0, before)])
+            # Of the hop whose edges are being counted; what lies behind was never written.
+            for name, size in (("item_start", 0), ("item_degree", 0), ("item_ptr", 1)):
+                self._arrays.grow(name, items + 1, [(0, kept + size)] if kept else ())
             weights = 0 if self._csc.weights is None else items
-            self._arrays.grow("item_low", weights, [(0, len(self._arrays["item_low"]))])
+            self._arrays.grow("item_low", weights, [(0, kept)])
             excluded = 2 * items if self._plan.excluding else 0
-            self._arrays.grow("item_excluded", excluded, [(0, len(self._arrays["item_excluded"]))])
+            self._arrays.grow("item_excluded", excluded, [(0, 2 * kept)])
 
     def _next_window(self) -> None:
         """Forget what the table holds."""

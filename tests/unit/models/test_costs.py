@@ -103,6 +103,30 @@ def test_the_time_of_the_backward_counts(clock) -> None:
     assert fast.slower == {}
 
 
+def test_work_that_a_gpu_has_yet_to_do_counts(clock, monkeypatch) -> None:
+    gpu, waiting = torch.device("cuda"), []
+
+    def launch(seconds):
+        def launched():
+            waiting.append(seconds)  # and the call returns at once
+            x = torch.zeros(2, requires_grad=True)
+            x.register_hook(lambda grad: waiting.append(seconds))
+            return x * 1
+
+        return launched
+
+    def wait_for(device) -> None:
+        assert device == gpu
+        clock.pass_by(sum(waiting))
+        waiting.clear()
+
+    monkeypatch.setattr(costs, "wait_for", wait_for)
+    times = costs.StepTimes()
+    for _ in range(costs.TIMED_CALLS):
+        times.run("training", 10, launch(3.0), launch(2.0), gpu).sum().backward()
+    assert "took 1.50 times as long" in times.slower["training"]
+
+
 def test_steps_without_their_backward_show_nothing(clock) -> None:
     times = costs.StepTimes()
     for _ in range(40):
