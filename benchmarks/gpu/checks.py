@@ -17,6 +17,7 @@ from benchmarks.gpu.needs import MissingError, need
 FIRST_TOOL = "memcheck"  # it finds most, and has the machine to itself
 TOOLS = (FIRST_TOOL, "initcheck", "synccheck", "racecheck")
 ERROR_STATUS = 9  # of a sanitizer that found something
+WORKERS = "6"  # of pytest
 MARGIN_SECONDS = 5  # to write down what happened before the stage itself is stopped
 
 
@@ -42,11 +43,11 @@ def gpu_test_files(folder: Path = TESTS) -> list[Path]:
 
 
 def count_results(text: str) -> dict[str, int]:
-    """Return how many tests passed, failed and so on, by pytest's verbose output.
+    """Return how many tests passed, failed and so on, by the verbose output of pytest's workers.
 
     It is counted line by line, so that it holds for a run that was stopped, too.
     """
-    words = re.findall(r"^\S+::.* (PASSED|FAILED|ERROR|SKIPPED)\b", text, re.MULTILINE)
+    words = re.findall(r"^\[gw\d+\] .*?\] (PASSED|FAILED|ERROR|SKIPPED) ", text, re.MULTILINE)
     return {word.lower(): words.count(word) for word in ("PASSED", "FAILED", "ERROR", "SKIPPED")}
 
 
@@ -56,7 +57,18 @@ def run_tests(context: Context) -> None:
     files = [str(path) for path in gpu_test_files()]
     log = context.logs / "tests.txt"
     outcome = run_limited(
-        [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "--durations=10", *files],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-v",
+            "-n",
+            WORKERS,
+            "-m",
+            "gpu",
+            "--durations=10",
+            *files,
+        ],
         context.left() - MARGIN_SECONDS,
         log,
         context.environment(PYG_DIRECT_REQUIRE_GPU="1"),

@@ -30,7 +30,7 @@ MOST_LINES = {
     "loaders": 1622,
     "loading": 3520,
     "models": 6526,
-    "ops": 5508,
+    "ops": 5516,
     "ranks": 1284,
     "sampling": 1097,
     "tools": 2750,

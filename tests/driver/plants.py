@@ -106,7 +106,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "a gathered table is not recorded": Plant(
         BACKEND,
-        "        self.streams.record_stream(part for part in used if part is not None)\n",
+        "        self.streams.record_stream([*read, *reading.values()])\n",
         "",
         "deleted_loader",
     ),

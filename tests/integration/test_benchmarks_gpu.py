@@ -548,6 +548,17 @@ def test_a_gather_passes_near_the_link_and_not_above_it(rate: float, passed: boo
     assert gpu_marks.gather_near_link(stages)[1] is passed
 
 
+def test_tests_of_several_workers_are_counted() -> None:
+    text = """
+[gw0] [  3%] PASSED tests/gpu/test_conformance.py::test_any_graph
+tests/gpu/test_pinning.py::test_a_table[PASSED ]
+[gw11] [ 12%] FAILED tests/gpu/test_pinning.py::test_a_table[PASSED ]
+[gw0] [100%] PASSED tests/gpu/test_pinning.py::test_another
+"""
+    expected = {"passed": 2, "failed": 1, "error": 0, "skipped": 0}
+    assert gpu_checks.count_results(text) == expected
+
+
 def test_places_without_an_outcome_are_told_from_those_that_differ() -> None:
     row = right.row_of("node, LABOR", 'cell: ["default", ""]\ncell: ["host", "x"]', "time limit")
     assert [gpu_report.cell(row[place]) for place in ("default", "host", "device")] == [

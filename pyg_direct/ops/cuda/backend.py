@@ -121,6 +121,8 @@ class CudaBackend:
                 if scale is not None and scale.dim() == 2:
                     self._note_reads(scale, len(index), traffic)
         reading = {} if wrong is None else {"wrong": wrong}
+        read = [part for rows, _, scale in tables for part in (rows, scale) if part is not None]
+        self.streams.record_stream([*read, *reading.values()])
         large = [self._is_large(rows) for rows, _, _ in tables]
         ids, by_id = index, reading
         if any(large):
@@ -162,8 +164,6 @@ class CudaBackend:
         out = device_memory.empty(math.prod(shape), dtype or rows.dtype, self.device).view(shape)
         if out.numel() == 0:
             return out
-        used = (rows, scale, reading.get("wrong"))
-        self.streams.record_stream(part for part in used if part is not None)
         reading = {**reading, **self._from_cache(rows, traffic)}
         if dtype is None:
             self.gather_bytes(as_bytes(rows), index, as_bytes(out), len(index), **reading)
@@ -294,8 +294,9 @@ def _check_ids(index: Tensor, end: int | None, tables: Sequence[Table]) -> None:
 
 def _picked(index: Tensor, num_rows: int, reading: Reading) -> dict[str, Tensor | int]:
     """Return the arguments of a kernel of the struct `Picked` in rows.cuh, and those given."""
+    none = index[:0]
     return {
-        "index": index, "rows": len(index), "place": index[:0], "wrong": index[:0],
+        "index": index, "rows": len(index), "place": none, "wrong": none,
         "end": num_rows if "wrong" in reading else ANY_ID, **reading,
     }  # fmt: skip
 

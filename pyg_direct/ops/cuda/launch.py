@@ -7,7 +7,6 @@ package comes from, does.
 from __future__ import annotations
 
 import threading
-from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
@@ -144,6 +143,7 @@ class Kernel:
         self.name = declaration.name
         self._prepare, self._device, self.block_threads = prepare, device, block_threads
         self._parameters = resolved(declaration.parameters, types)
+        self._names = frozenset(parameter.name for parameter in self._parameters)
 
     def bind(self, *arguments: Arguments, **named: Tensor | int | Descriptor) -> Launch:
         """Return a launch of the kernel, which can be called often and checks nothing any more.
@@ -161,10 +161,14 @@ class Kernel:
             TypeError: no argument for a parameter, or one of the wrong kind or dtype.
             ValueError: a wrong device or layout, or a value out of range.
         """
-        known = ChainMap(named, *reversed(arguments))  # type: ignore[arg-type]
-        missing = [p.name for p in self._parameters if p.name not in known]
+        known: dict[str, Tensor | int | Descriptor] = {}
+        for given in arguments:
+            known.update(given)
+        known.update(named)
+        missing = self._names - known.keys()
         if missing:
-            raise TypeError(f"Kernel {self.name} has no argument for {', '.join(missing)}.")
+            names = (p.name for p in self._parameters if p.name in missing)
+            raise TypeError(f"Kernel {self.name} has no argument for {', '.join(names)}.")
         checked = [self._check(parameter, known[parameter.name]) for parameter in self._parameters]
         return self._prepare(self.block_threads, checked)
 
@@ -194,7 +198,7 @@ class Kernel:
             TypeError: as `bind`, or an argument too many.
             ValueError: as `bind`, or an empty grid.
         """
-        others = arguments.keys() - {parameter.name for parameter in self._parameters}
+        others = arguments.keys() - self._names
         if others:
             raise TypeError(f"Kernel {self.name} has no parameter {', '.join(sorted(others))}.")
         self.bind(arguments)(self.grid(grid))
@@ -221,8 +225,8 @@ def raw_arguments(arguments: Sequence[Any]) -> tuple[Any, ...]:
 
     NumPy scalars have the width of the parameter; CuPy would take an int for 64 bits.
     """
-    places = (a.placed if isinstance(a, Descriptor) else a for a in arguments)
-    return tuple(np.uint64(a.data_ptr()) if isinstance(a, Tensor) else a for a in places)
+    places = [a.placed if isinstance(a, Descriptor) else a for a in arguments]
+    return tuple([np.uint64(a.data_ptr()) if isinstance(a, Tensor) else a for a in places])
 
 
 class Library:
