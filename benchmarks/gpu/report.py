@@ -18,6 +18,8 @@ def sections(result: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a report."""
     stages = {name: record["results"] for name, record in result["stages"].items()}
     yield from ["", f"{device(result)}. {result['seconds']:.0f} s for the last call."]
+    if "note" in result and not result["dry"]:
+        yield f"* {result['note']}"
     for what, use in result["missing"].items():
         yield f"* Not installed: {what} ({use})."
     yield from ["", "## Marks", "", *marks(result), "", "## What others have published", ""]
@@ -31,6 +33,27 @@ def sections(result: dict[str, Any]) -> Iterator[str]:
     yield from ["", "## Batches against the CPU's", "", *batches(stages.get("right", {}))]
     yield from ["", "## Tables in host memory", "", *large_tables(stages)]
     yield from ["", "## Batches with training", "", *trained(stages), *launches(stages)]
+    yield from link(stages.get("gather", {}))
+
+
+def link(gather: dict[str, Any]) -> Iterator[str]:
+    """Yield what the link to host memory gives, and how many threads that takes."""
+    if "link" not in gather:
+        return
+    found = gather["link"]
+    rates = {row["threads"]: row["bytes_per_second"]["median"] for row in found["stream_kernel"]}
+    best, enough = found["best_threads"], found["enough_threads"]
+    yield from ["", "## The link to host memory", "", (
+        f"A kernel that streams: {rates[best] / 1e9:.1f} GB/s with {best:,} threads, "
+        f"{rates[enough] / 1e9:.1f} GB/s with {enough:,}; the copy engine: "
+        f"{found['copy_engine']['bytes_per_second']['median'] / 1e9:.1f} GB/s."
+    )]  # fmt: skip
+    if "from_allocated" in gather:
+        row = gather["from_allocated"]
+        yield (
+            f"Rows of {row['row_bytes']} bytes in random order, of memory that CUDA allocated: "
+            f"{row['bytes_per_second']['median'] / 1e9:.1f} GB/s."
+        )
 
 
 def device(result: dict[str, Any]) -> str:
@@ -168,19 +191,23 @@ def summary(result: dict[str, Any] | None) -> list[str]:
     """Return what the README says of a committed result, or that there is none."""
     if result is None:
         return [NO_RESULT]
-    known = [mark for mark in result["marks"] if mark["passed"] is not None]
-    passed = sum(mark["passed"] for mark in known)
+    known = [mark for mark in result["marks"] if mark["value"] is not None]
     plan, stages = result["plan"], {n: r["results"] for n, r in result["stages"].items()}
     rows = [
         [name, "" if alone is None else quartiles(alone["ms"]), quartiles(record["ms"])]
         for name, (record, alone) in ways_of(stages).items()
     ]
     fanout = "/".join(map(str, plan["fanout"]))
-    return [
-        f"Measured on {device(result)}, sources {result['sources']}: {plan['num_edges']:,} edges, "
-        f"{plan['batch_size']:,} seeds a batch, fan-outs {fanout}, GraphSAGE of {plan['hidden']} "
-        f"hidden units. {passed} of {len(known)} marks that are known are reached; "
-        "`benchmarks/results/gpu.md` has the whole run.",
+    measured = [
+        f"{plan['num_edges']:,} edges, {plan['batch_size']:,} seeds a batch, fan-outs {fanout}, "
+        f"GraphSAGE of {plan['hidden']} hidden units:",
         "",
-        *(table(["", *TIMES], rows) if rows else ["No batch was measured."]),
+        *table(["", *TIMES], rows),
+    ]
+    return [
+        f"Run on {result['gpus'][0]}; `benchmarks/results/gpu.md` has all that was measured.",
+        "",
+        *(f"* {mark['name']}: {mark['why']}" for mark in known),
+        "",
+        *(measured if rows else ["No batch was measured with its training yet."]),
     ]

@@ -200,7 +200,7 @@ def summary(plan: Plan, machine: str) -> str:
             f"{size_text(free)} of memory free here; with a GPU (--machine {machine}) a loader "
             f"takes half of its memory, {size_text(plan.room_bytes)}: they {where}",
             f"a batch: {1e3 * plan.batches.sampling_seconds:.1f} ms of sampling here with one "
-            f"thread (measured); PCIe on that GPU: {link} (computed; no GPU has been measured)",
+            f"thread (measured); PCIe on that GPU: {link} (computed from its nominal bandwidth)",
             f"what to pass to the loader: {passed}",
             "",
         ]

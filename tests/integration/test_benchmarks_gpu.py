@@ -548,6 +548,20 @@ def test_a_gather_passes_near_the_link_and_not_above_it(rate: float, passed: boo
     assert gpu_marks.gather_near_link(stages)[1] is passed
 
 
+@pytest.mark.parametrize(
+    ("row", "value", "passed"),
+    [
+        ({"host": "", "device": ""}, 0, True),
+        ({"host": "", "device": "no outcome: time limit"}, 0, None),
+        ({"host": "n_id[0]: 1, 2", "device": "no outcome: time limit"}, 1, False),
+    ],
+)
+def test_places_that_were_not_compared_are_no_failures(row, value, passed) -> None:
+    found = gpu_marks.batches_right({"right": {"table": {"node": row}}})
+    assert found[:2] == (value, passed)
+    assert found[2].startswith(f"{list(row.values()).count('')} of 2 places of 1 kinds of loaders")
+
+
 def test_tests_of_several_workers_are_counted() -> None:
     text = """
 [gw0] [  3%] PASSED tests/gpu/test_conformance.py::test_any_graph
