@@ -131,10 +131,10 @@ def call(
 
 def test_a_second_call_adds_to_the_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     call(monkeypatch, tmp_path, {"info": {"report": ["GPU 0:   Some GPU, 80 GB"]}, "pyg": {"a": 1}})
-    found = call(monkeypatch, tmp_path, {"gather": {"link": 2}, "pyg": {"a": 3}})
+    found = call(monkeypatch, tmp_path, {"gather": {"by_row": []}, "pyg": {"a": 3}})
     results = {name: stage["results"] for name, stage in found["stages"].items()}
     assert list(results) == ["info", "gather", "pyg"]  # in the order of a whole call
-    assert (results["gather"], results["pyg"]) == ({"link": 2}, {"a": 3})
+    assert (results["gather"], results["pyg"]) == ({"by_row": []}, {"a": 3})
     assert "Some GPU, 80 GB." in (tmp_path / "gpu.md").read_text()
     logs = (tmp_path / "gpu_logs.txt").read_text()
     assert "==== gather.log\nsaid by gather\n" in logs
