@@ -90,15 +90,15 @@ class Stage(NamedTuple):
 # shapes the others: the link, large tables. Its result is read before the second call.
 RIGHT = (
     Stage("info", 60, "benchmarks.gpu.checks:describe"),  # a cold start of torch, CuPy and numba
-    Stage("right", 100, "benchmarks.gpu.right:compare", needs_gpu=True),
-    Stage("tests", 100, "benchmarks.gpu.checks:run_tests", needs_gpu=True, beside=True),
-    Stage("sanitizer", 100, "benchmarks.gpu.checks:sanitize", needs_gpu=True, beside=True),
+    Stage("right", 170, "benchmarks.gpu.right:compare", needs_gpu=True),
+    Stage("tests", 170, "benchmarks.gpu.checks:run_tests", needs_gpu=True, beside=True),
+    Stage("sanitizer", 170, "benchmarks.gpu.checks:sanitize", needs_gpu=True, beside=True),
     Stage("gather", 40, "benchmarks.gpu.gather:gather"),
     Stage("large_tables", 80, "benchmarks.gpu.large_tables:large_tables"),
     Stage("opened", 20, "benchmarks.gpu.large_tables:opened_graph"),
 )
 SPEED = (
-    Stage("graph", 30, "benchmarks.gpu.epochs:make_graph"),
+    Stage("graph", 60, "benchmarks.gpu.epochs:make_graph"),
     Stage("build", 45, "benchmarks.gpu.rivals:build", needs_gpu=True, beside=True),
     Stage("sampling", 30, "benchmarks.gpu.gather:sampling", needs_graph=True),
     Stage("small_hops", 20, "benchmarks.gpu.small_hops:small_hops"),

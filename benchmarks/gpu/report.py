@@ -34,6 +34,7 @@ def sections(result: dict[str, Any]) -> Iterator[str]:
     yield from ["", "## Tables in host memory", "", *large_tables(stages)]
     yield from ["", "## Batches with training", "", *trained(stages), *launches(stages)]
     yield from link(stages.get("gather", {}))
+    yield from rows(stages)
 
 
 def link(gather: dict[str, Any]) -> Iterator[str]:
@@ -54,6 +55,28 @@ def link(gather: dict[str, Any]) -> Iterator[str]:
             f"Rows of {row['row_bytes']} bytes in random order, of memory that CUDA allocated: "
             f"{row['bytes_per_second']['median'] / 1e9:.1f} GB/s."
         )
+
+
+def rows(stages: Stages) -> Iterator[str]:
+    """Yield GB/s of rows in random order from a table on the host, ours and WholeGraph's."""
+    ours = stages.get("gather", {}).get("by_row", [])
+    if not ours:
+        return
+    rates: dict[int, dict[str, str]] = {}
+    for who, found in (("ours", ours), ("theirs", stages.get("wholegraph", {}).get("gather", []))):
+        for row in found:
+            name = f"{who} {row['base']}" if who == "ours" else who
+            rate = number(row["bytes_per_second"]["median"] / 1e9)
+            rates.setdefault(row["row_bytes"], {})[name] = rate
+    bases = sorted({row["base"] for row in ours})
+    yield from ["", "Rows in random order from a table in host memory, GB/s:", ""]
+    yield from table(
+        ["bytes of a row", *(f"table at {base} modulo 128" for base in bases), "WholeGraph"],
+        [
+            [str(row_bytes), *(of.get(f"ours {base}", "") for base in bases), of.get("theirs", "")]
+            for row_bytes, of in sorted(rates.items())
+        ],
+    )
 
 
 def device(result: dict[str, Any]) -> str:

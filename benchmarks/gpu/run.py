@@ -1,4 +1,4 @@
-"""Everything that has to be seen on a GPU, in two calls of 5 and 6.3 minutes.
+"""Everything that has to be seen on a GPU, in two calls of some six minutes each.
 
     python -m benchmarks gpu right           # on a machine with a GPU: is it right, and the link
     python -m benchmarks gpu speed           # the rest, added to the result of the first call
@@ -150,6 +150,9 @@ class Run:
         print(f"   {stage.name}: {record['status']} after {record['seconds']:.1f} s", flush=True)
 
     def _stage(self, stage: Stage, folder: Path, limit: float) -> dict[str, Any]:
+        graph = self.result["stages"].get("graph", {"status": "ok"})
+        if stage.needs_graph and graph["status"] != "ok":
+            return {"status": "not run (there is no graph)", "seconds": 0.0, "results": {}}
         if limit < MIN_SECONDS:
             return {"status": "not run (no time left)", "seconds": 0.0, "results": {}}
         results, config = folder / f"{stage.name}.json", folder / f"{stage.name}_config.json"

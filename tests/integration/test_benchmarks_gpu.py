@@ -166,7 +166,7 @@ class FakeAxis:
 
 def test_the_stages_are_sound() -> None:
     assert len(set(NAMES)) == len(NAMES)
-    assert [gpu_plan.seconds_of(stages) for stages in gpu_plan.CALLS.values()] == [300, 378]
+    assert [gpu_plan.seconds_of(stages) for stages in gpu_plan.CALLS.values()] == [370, 393]
     assert tuple(s for stages in gpu_plan.CALLS.values() for s in stages) == STAGES
     assert all(stage.seconds >= 10 for stage in STAGES)
     for stage in STAGES:
@@ -247,7 +247,8 @@ def run_with(
 
     monkeypatch.setattr(gpu_run, "run_limited", fake)
     run = gpu_run.Run(tmp_path, tmp_path / "logs", DRY, False, seconds)
-    run.stages(tuple(Stage(name, 10, "module:function") for name in outcomes))
+    needing = {stage.name for stage in STAGES if stage.needs_graph}
+    run.stages(tuple(Stage(name, 10, "module:function", name in needing) for name in outcomes))
     written = json.loads((tmp_path / "gpu.json").read_text())
     assert written["dry"] is False
     assert "note" not in written
@@ -258,18 +259,32 @@ def test_a_failure_is_recorded_and_the_next_stage_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stages = run_with(monkeypatch, tmp_path, {
-        "gather": (Outcome(1, 2.0, "Traceback: it broke"), {"link": 1}),
+        "gather": (Outcome(1, 2.0, "Traceback: it broke"), {"by_row": []}),
         "sampling": (Outcome(None, 9.0, "hung"), None),
         "pyg": (Outcome(0, 1.0, ""), {"not_run": "no sampler"}),
         "growth": (Outcome(0, 1.0, "fine"), {"points": [1]}),
     })  # fmt: skip
     assert stages["gather"]["status"] == "failed"
     assert stages["gather"]["error"] == "Traceback: it broke"
-    assert stages["gather"]["results"] == {"link": 1}
+    assert stages["gather"]["results"] == {"by_row": []}
     assert stages["sampling"]["status"] == "stopped at its time limit"
     assert stages["pyg"]["status"] == "not run (no sampler)"
     assert stages["growth"]["status"] == "ok"
     assert "error" not in stages["growth"]
+
+
+def test_stages_that_train_do_not_start_without_their_graph(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stages = run_with(monkeypatch, tmp_path, {
+        "graph": (Outcome(None, 9.0, "hung"), None),
+        "ours": (Outcome(0, 1.0, "fine"), {"host": 1}),
+        "quantized": (Outcome(0, 1.0, "fine"), {"host": {}}),
+    })  # fmt: skip
+    assert stages["ours"] == {
+        "status": "not run (there is no graph)", "seconds": 0.0, "results": {},
+    }  # fmt: skip
+    assert stages["quantized"]["status"] == "ok"
 
 
 def test_no_stage_starts_without_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -277,3 +277,13 @@ def test_the_report_of_large_tables() -> None:
     assert "too much" in lines[3]
     assert "registering copied 0 bytes; 3.00 GB/s" in lines[-1]
     assert report.large_tables({}) == ["Not measured."]
+
+
+def test_the_report_of_rows_has_ours_by_base_and_wholegraphs() -> None:
+    def row(row_bytes: int, rate: float, **more: int) -> dict[str, Any]:
+        return {"row_bytes": row_bytes, "bytes_per_second": {"median": rate}, **more}
+
+    ours = [row(400, 40e9, base=0), row(400, 39e9, base=64), row(16, 6e9, base=0)]
+    stages = {"gather": {"by_row": ours}, "wholegraph": {"gather": [row(400, 37e9)]}}
+    assert list(report.rows(stages))[-2:] == ["| 16 | 6 |  |  |", "| 400 | 40 | 39 | 37 |"]
+    assert list(report.rows({})) == []
