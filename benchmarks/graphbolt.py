@@ -44,3 +44,9 @@ def loader_of(
     pipe = pipe.sample_neighbor(graph, list(reversed(fanout)))
     pipe = pipe.fetch_feature(features, node_feature_keys=["x"])
     return gb.DataLoader(pipe, num_workers=num_workers)
+
+
+def size_of(minibatch: Any) -> tuple[int, int]:
+    """Return the nodes and edges of a minibatch."""
+    edges = sum(len(hop.sampled_csc.indices) for hop in minibatch.sampled_subgraphs)
+    return len(minibatch.input_nodes), edges

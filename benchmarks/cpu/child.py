@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import torch
 
+from benchmarks import graphbolt
 from benchmarks.cpu.cases import Case, Contestant
 from benchmarks.cpu.contestants import endless, load_graph, make_loader, sampling_only
 from examples.support.synthetic import power_law_graph
@@ -27,6 +28,13 @@ from examples.support.synthetic import power_law_graph
 IDLE_SHARE = 0.05  # of a core: below it, the workers have nothing left to prepare
 IDLE_STEP_SECONDS = 0.1
 IDLE_LIMIT_SECONDS = 60.0
+
+
+def size_of(batch: Any) -> tuple[int, int]:
+    """Return the nodes and edges of a batch; zeros of what a sampler alone gives."""
+    if hasattr(batch, "sampled_subgraphs"):
+        return graphbolt.size_of(batch)
+    return (batch.num_nodes, batch.num_edges) if hasattr(batch, "num_nodes") else (0, 0)
 
 
 class Server:
@@ -81,8 +89,8 @@ class Server:
         cpu_before = cpu_seconds()
         for _ in range(warmup):
             out = step()
-            if hasattr(out, "num_nodes"):  # of the untimed batches, as looking costs something
-                nodes, edges = nodes + out.num_nodes, edges + out.num_edges
+            found = size_of(out)  # of the untimed batches, as looking costs something
+            nodes, edges = nodes + found[0], edges + found[1]
         start = time.perf_counter()
         for _ in range(count):
             out = step()  # as in a user's loop, a batch lives until the next one is there

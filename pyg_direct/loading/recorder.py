@@ -16,6 +16,7 @@ from ..batch.gather import Gatherer
 from ..batch.sparse import stored_bytes
 from ..core.arguments import check_count, check_flag
 from ..core.pyg import fields_of, stores_of
+from ..core.threads import available_cores
 from ..core.types import Ends, Traffic
 from ..ops import clock
 from ..ops.backend import Backend
@@ -292,6 +293,7 @@ class Recorded:
     _hands_out_hops: bool
     _gives_whole_subgraphs: bool
     _split: Split
+    num_workers: int
 
     @property
     def _backend(self) -> Backend:
@@ -310,15 +312,18 @@ class Recorded:
         Example: ``print(loader.stats())`` after an epoch ends with a sentence such as "training is
         the bottleneck: a faster loader could save at most 7 %".
         """
-        stats = self._recorder.stats()
-        if not (self._hands_out_hops or self._gives_whole_subgraphs):
-            may = ends_in_call(self._backend.device)
-            epochs = tuple(replace(epoch, may_accelerate=may) for epoch in stats.epochs)
-            stats = replace(stats, may_accelerate=may, epochs=epochs)
+        stats, backend = self._recorder.stats(), self._backend
+        whole = self._hands_out_hops or self._gives_whole_subgraphs
+        may = not whole and ends_in_call(backend.device)
+        spare = min(
+            available_cores() - self.num_workers, max(0, backend.most_producers - self.num_workers)
+        )
+        epochs = tuple(replace(e, may_accelerate=may, spare_workers=spare) for e in stats.epochs)
+        stats = replace(stats, may_accelerate=may, spare_workers=spare, epochs=epochs)
         if not check_flag("all_ranks", all_ranks):
             return stats
         group = self._split.group or default_group()
-        return of_all_ranks(gathered(stats, group, self._backend.device))
+        return of_all_ranks(gathered(stats, group, backend.device))
 
     def record_events(self, epochs: int = 1) -> None:
         """Record when each stage of each batch begins and ends, for `stats().plot()`.

@@ -58,6 +58,7 @@ class Stats:
     compiling_seconds: float = 0.0  # and loading kernels, in any thread; no part of the others
     exchange: ExchangeTraffic | None = None  # with other ranks, over a graph in parts
     may_accelerate: bool = False  # whether `accelerate` takes the loader, and was not given it
+    spare_workers: int = 1  # that `num_workers=` can be raised by; below 0: it is above the cores
     epochs: Sequence[Stats] = ()
     """The same for each of the last 16 epochs and for those with events; empty in these."""
     events: Sequence[Event] = ()  # of an epoch that `loader.record_events()` asked them for
@@ -87,9 +88,14 @@ class Stats:
         made = sum(self.seconds.values())
         stage = max(STAGES, key=lambda name: self.seconds.get(name, 0.0))
         part = 100 * self.seconds.get(stage, 0.0) / made if made else 0.0
+        what = [each for each in _REMEDIES[stage] if self.spare_workers > 0 or each != _RAISE]
+        remedy = ", or ".join(filter(None, (", ".join(what[:-1]), what[-1])))
+        if self.spare_workers < 0:
+            too_many = f"lower num_workers= by {-self.spare_workers}, there are no more cores"
+            remedy = f"{too_many}; {remedy}"
         return (
             f"the loader is the bottleneck: {share:.0f} % of the time went on waiting for it, and "
-            f"{part:.0f} % of its own time on {stage}; {_REMEDIES[stage]}"
+            f"{part:.0f} % of its own time on {stage}; {remedy}"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -212,13 +218,13 @@ _SUMMED = (
     "pcie_requests", "pcie_bytes", "cache_hits",
 )  # fmt: skip
 
+_RAISE = "raise num_workers="
 _REMEDIES = {
-    "sampling": "raise num_workers=, or use a smaller num_neighbors",
-    "gathering": "raise num_workers=, or store features in a narrower dtype",
-    "assembling": "raise num_workers=, or drop attributes that the model does not use",
-    "transform": "make the transform cheaper, apply it to the whole graph once, or raise "
-    "num_workers=",
-    "copying": "raise num_workers=, or leave out pin_memory=True",
+    "sampling": (_RAISE, "use a smaller num_neighbors"),
+    "gathering": (_RAISE, "store features in a narrower dtype"),
+    "assembling": (_RAISE, "drop attributes that the model does not use"),
+    "transform": ("make the transform cheaper", "apply it to the whole graph once", _RAISE),
+    "copying": (_RAISE, "leave out pin_memory=True"),
 }
 
 
@@ -254,6 +260,7 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         gathered_bytes=added("gathered_bytes"),
         seconds=added("seconds"),
         may_accelerate=any(e.may_accelerate for e in epochs),
+        spare_workers=min((e.spare_workers for e in epochs), default=1),
         exchange=sum_of([e.exchange for e in epochs if e.exchange is not None]),
     )
 

@@ -457,6 +457,34 @@ def test_copies_are_a_stage_of_their_own(monkeypatch, clock) -> None:
     assert "copying" in {event.stage for event in stats.epochs[0].events}
 
 
+@pytest.mark.parametrize(
+    ("spare", "remedy"),
+    [
+        (2, "; raise num_workers=, or use a smaller num_neighbors"),
+        (0, "; use a smaller num_neighbors"),
+        (-4, "; lower num_workers= by 4, there are no more cores; use a smaller num_neighbors"),
+    ],
+)
+def test_workers_are_advised_by_the_cores_there_are(spare, remedy) -> None:
+    stats = Stats(
+        batches=9, waiting_seconds=9.0, working_seconds=1.0, seconds={"sampling": 8.0},
+        spare_workers=spare,
+    )  # fmt: skip
+    assert stats.verdict.endswith(f"100 % of its own time on sampling{remedy}")
+
+
+@pytest.mark.parametrize(
+    ("workers", "most", "spare"), [(0, 9, 2), (5, 9, -3), (1, 1, 0), (3, 1, -1)]
+)
+def test_workers_that_can_be_added_are_known(workers, most, spare, monkeypatch) -> None:
+    """By the cores, and by what the backend takes, which is few on a GPU."""
+    monkeypatch.setattr(recorder, "available_cores", lambda: 2)
+    loader = loader_of()
+    loader.num_workers = workers
+    monkeypatch.setattr(loader._backend, "most_producers", most, raising=False)
+    assert loader.stats().spare_workers == spare
+
+
 def test_record_events_checks_its_argument() -> None:
     with pytest.raises(ValueError, match="epochs must be an int of 0 or more, got -1"):
         loader_of().record_events(-1)
