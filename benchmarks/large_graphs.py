@@ -41,6 +41,7 @@ SHUFFLED = 64  # blocks of edges that are mixed with each other
 BLOCK_EDGES = 1 << 16
 PLAIN_TABLE_BYTES = 2 << 30  # of the table of the plain gather, at most
 ROWS = 300_000  # that it copies
+SIZES = (1_000_000, 11_000_000, 111_000_000)  # nodes
 QUICK_SIZES, QUICK_BATCHES = (2000, 5000), 2  # the last is converted without a limit
 STEPS = ("generate", "raw", "convert", "use")
 FILES = ("edge_index", "x", "y", "train_mask")
@@ -336,7 +337,7 @@ def _measured_before(found: dict[str, Any]) -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark; sizes that were measured before are kept."""
     parser = result.parser(__doc__)
-    parser.add_argument("--nodes", type=count_of, nargs="+", default=["1M", "11M", "111M"])
+    parser.add_argument("--nodes", type=count_of, nargs="+", default=SIZES)
     parser.add_argument("--memory", type=count_of, default="6G", help="of the conversion")
     parser.add_argument("--train-seconds", type=float, default=60.0)
     parser.add_argument("--folder", type=Path, help="for the files, 52 GB at 111M nodes")
@@ -353,7 +354,7 @@ def main(argv: list[str] | None = None) -> None:
         found |= _sizes_of(json.loads(stored.read_text()))
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         graphs: list[Path] = []
-        for nodes in sorted(QUICK_SIZES if args.quick else map(int, args.nodes)):
+        for nodes in sorted(QUICK_SIZES if args.quick else args.nodes):
             folder = Path(name) / str(nodes)
             folder.mkdir()
             size = {**size_of(nodes, folder, args), "measured": _where(found)}

@@ -305,8 +305,8 @@ def one_graph(name: str, path: Path) -> None:
     """Measure what models learn on a graph, and put it into a result that is there."""
     commit = result.new_result("reuse", False)["commit"]
     case = next(case for case in LEARNING if case.name == name)
+    found = json.loads(path.read_text())  # before the minutes that it takes: it may not be there
     measured = {**accuracies(case), "commit": commit}
-    found = json.loads(path.read_text())
     found["learning"] = [*(c for c in found["learning"] if c["graph"] != name), measured]
     print(result.write(found, path.parent))
 

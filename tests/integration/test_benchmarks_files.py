@@ -49,3 +49,20 @@ def test_the_benchmark_of_row_orders_has_equal_batches_in_all_orders(tmp_path: P
     assert found["equal"] is True
     for ways in found["places"].values():
         assert set(ways) == set(row_order.ORDERS)
+
+
+def test_the_sizes_of_large_graphs_are_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A default of another kind ended the benchmark before its first graph."""
+    asked: list[int] = []
+
+    def size_of(nodes: int, *_: object) -> None:
+        asked.append(nodes)
+        raise InterruptedError
+
+    monkeypatch.setattr(large_graphs, "size_of", size_of)
+    for given in ([], ["--nodes", "2K"]):
+        with pytest.raises(InterruptedError):
+            large_graphs.main([*given, "--out", str(tmp_path)])
+    assert asked == [1_000_000, 2000]
