@@ -63,7 +63,7 @@ FULL = Plan(
 )  # fmt: skip
 # Runs in the emulator of the tests, where a batch takes a second.
 DRY = Plan(
-    num_nodes=60, num_edges=300, num_features=4, num_classes=3,
+    num_nodes=60, num_edges=300, num_features=8, num_classes=3,
     fanout=[3, 2, 2], batch_size=4, hidden=8,
     warmup=1, batches=2, rounds=2, growth_batches=10, cached_batches=2,
     bandwidth_bytes=1 << 14, table_bytes=1 << 13, gather_bytes=1 << 11, gather_rows=64,

@@ -106,7 +106,7 @@ def cell(problem: str | None) -> str:
     """Return the outcome of a place of a kind of loader, in a word."""
     if not problem:
         return "" if problem is None else "equal"
-    return "no outcome" if problem.startswith(NO_OUTCOME) else "**differs**"
+    return NO_OUTCOME if problem.startswith(NO_OUTCOME) else "**differs**"
 
 
 def batches(right: dict[str, Any]) -> list[str]:
