@@ -12,11 +12,11 @@ from pathlib import Path
 
 from benchmarks.gpu.device import TESTS, Context
 from benchmarks.gpu.limited import Running, run_limited
+from benchmarks.gpu.marks import SANITIZER_FOUND
 from benchmarks.gpu.needs import MissingError, need
 
 FIRST_TOOL = "memcheck"  # it finds most, and has the machine to itself
 TOOLS = (FIRST_TOOL, "initcheck", "synccheck", "racecheck")
-ERROR_STATUS = 9  # of a sanitizer that found something
 WORKERS = "6"  # of pytest
 MARGIN_SECONDS = 5  # to write down what happened before the stage itself is stopped
 
@@ -120,6 +120,6 @@ def sanitize(context: Context) -> None:
 def sanitizer_command(sanitizer: str, tool: str) -> list[str]:
     """Return the command that runs every kernel under one tool."""
     return [
-        sanitizer, "--tool", tool, "--error-exitcode", str(ERROR_STATUS), "--print-limit", "20",
+        sanitizer, "--tool", tool, "--error-exitcode", str(SANITIZER_FOUND), "--print-limit", "20",
         "--target-processes", "all", sys.executable, "-m", "benchmarks.gpu.small_run",
     ]  # fmt: skip

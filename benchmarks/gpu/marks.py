@@ -9,6 +9,7 @@ LONG_ROW_BYTES = 400
 GATHER_SHARE = 0.9
 NO_OUTCOME = "no outcome"  # begins what is said of a place that was not compared
 MOST_SHARE = 1.1  # of the link: what is faster does not come over it
+SANITIZER_FOUND = 9  # what compute-sanitizer ends with, where it found something
 TIMES_PYG = 10.0
 END_TO_END = 1.10
 CORES = 1.0
@@ -116,7 +117,8 @@ def sanitizer_clean(stages: Stages) -> Judgement:
         name: need(stages, "sanitizer", name)["status"]
         for name in ("memcheck", "racecheck", "initcheck", "synccheck")
     }
-    bad = [f"{name}: {'time limit' if s is None else s}" for name, s in tools.items() if s != 0]
+    words = {None: "stopped at its time limit", SANITIZER_FOUND: "found errors"}
+    bad = [f"{name} {words.get(s, f'ended with {s}')}" for name, s in tools.items() if s != 0]
     return len(bad), not bad, ", ".join(bad) or "all four tools"
 
 

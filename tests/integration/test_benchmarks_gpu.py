@@ -371,7 +371,7 @@ def test_all_tools_of_the_sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert said.startswith("--tool memcheck --error-exitcode 9 ")
     assert said.endswith("-m benchmarks.gpu.small_run 1\n")
     mark = gpu_marks.sanitizer_clean({"sanitizer": given.results})
-    assert mark == (2, False, "racecheck: 9, synccheck: time limit")
+    assert mark == (2, False, "racecheck found errors, synccheck stopped at its time limit")
 
 
 def test_the_sanitizer_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
