@@ -56,19 +56,9 @@ def run_tests(context: Context) -> None:
     need("pytest", "hypothesis", "xdist", "pytest_timeout", "pynvml")
     files = [str(path) for path in gpu_test_files()]
     log = context.logs / "tests.txt"
+    pytest = [sys.executable, "-m", "pytest", "-v", "-n", WORKERS, "--durations=10"]
     outcome = run_limited(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-v",
-            "-n",
-            WORKERS,
-            "-m",
-            "gpu",
-            "--durations=10",
-            *files,
-        ],
+        [*pytest, "-m", "gpu", *files],
         context.left() - MARGIN_SECONDS,
         log,
         context.environment(PYG_DIRECT_REQUIRE_GPU="1"),

@@ -91,13 +91,13 @@ def batches_right(stages: Stages) -> Judgement:
     cells = [
         (kind, place, problem) for kind, row in table.items() for place, problem in row.items()
     ]
-    others = [f"{kind}, {place}: {problem}" for kind, place, problem in cells if problem]
-    open_ones = [text for text in others if f": {NO_OUTCOME}" in text]
-    wrong = [text for text in others if text not in open_ones]
-    why = f"{len(cells) - len(others)} of {len(cells)} places of {len(table)} kinds of loaders"
-    if open_ones:
-        why += f", {len(open_ones)} without an outcome"
-    passed = False if wrong else None if open_ones else True
+    known = [cell for cell in cells if not cell[2].startswith(NO_OUTCOME)]
+    wrong = [f"{kind}, {place}: {problem}" for kind, place, problem in known if problem]
+    equal, unknown = len(known) - len(wrong), len(cells) - len(known)
+    why = f"{equal} of {len(cells)} places of {len(table)} kinds of loaders"
+    if unknown:
+        why += f", {unknown} without an outcome"
+    passed = False if wrong else None if unknown else True
     return len(wrong), passed, "; ".join([why, *wrong[:3]])
 
 

@@ -62,19 +62,20 @@ def rows(stages: Stages) -> Iterator[str]:
     ours = stages.get("gather", {}).get("by_row", [])
     if not ours:
         return
-    rates: dict[int, dict[str, str]] = {}
-    for who, found in (("ours", ours), ("theirs", stages.get("wholegraph", {}).get("gather", []))):
-        for row in found:
-            name = f"{who} {row['base']}" if who == "ours" else who
-            rate = number(row["bytes_per_second"]["median"] / 1e9)
-            rates.setdefault(row["row_bytes"], {})[name] = rate
+    theirs = stages.get("wholegraph", {}).get("gather", [])
+    rates = {
+        (row["row_bytes"], row.get("base", "WholeGraph")): number(
+            row["bytes_per_second"]["median"] / 1e9
+        )
+        for row in [*ours, *theirs]
+    }
     bases = sorted({row["base"] for row in ours})
     yield from ["", "Rows in random order from a table in host memory, GB/s:", ""]
     yield from table(
         ["bytes of a row", *(f"table at {base} modulo 128" for base in bases), "WholeGraph"],
         [
-            [str(row_bytes), *(of.get(f"ours {base}", "") for base in bases), of.get("theirs", "")]
-            for row_bytes, of in sorted(rates.items())
+            [str(size), *(rates.get((size, column), "") for column in (*bases, "WholeGraph"))]
+            for size in sorted({size for size, _ in rates})
         ],
     )
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -142,7 +143,8 @@ class Run:
 
     def _keep(self, stage: Stage, record: dict[str, Any]) -> None:
         """Put a stage into the result, in the order of a whole call."""
-        found = {**self.result["stages"], stage.name: record}
+        shown = json.loads(without_paths(json.dumps(record)))
+        found = {**self.result["stages"], stage.name: shown}
         order = [each.name for each in STAGES]
         names = sorted(found, key=lambda n: order.index(n) if n in order else len(order))
         self.result["stages"] = {name: found[name] for name in names}
@@ -227,6 +229,19 @@ def gpu_names() -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return done.stdout.strip().splitlines()
+
+
+def without_paths(text: str) -> str:
+    """Return a text in which folders of this machine have names that mean the same elsewhere.
+
+    Example: `/home/me/checkout/benchmarks` becomes `./benchmarks`, and `/home/me/.cupy` `~/.cupy`.
+    """
+    folders = {str(REPOSITORY): ".", str(Path.home()): "~"}
+    if sys.prefix != sys.base_prefix:
+        folders[sys.prefix] = "$VIRTUAL_ENV"
+    for folder in sorted(folders, key=len, reverse=True):  # one may lie in another
+        text = re.sub(rf"{re.escape(folder)}(?![\w.-])", folders[folder], text)
+    return text
 
 
 def packed(logs: Path) -> str:

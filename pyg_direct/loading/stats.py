@@ -88,8 +88,8 @@ class Stats:
         made = sum(self.seconds.values())
         stage = max(STAGES, key=lambda name: self.seconds.get(name, 0.0))
         part = 100 * self.seconds.get(stage, 0.0) / made if made else 0.0
-        what = [each for each in _REMEDIES[stage] if self.spare_workers > 0 or each != _RAISE]
-        remedy = ", or ".join(filter(None, (", ".join(what[:-1]), what[-1])))
+        *some, last = (r for r in _REMEDIES[stage] if r != _RAISE or self.spare_workers > 0)
+        remedy = f"{', '.join(some)}, or {last}" if some else last
         if self.spare_workers < 0:
             too_many = f"lower num_workers= by {-self.spare_workers}, there are no more cores"
             remedy = f"{too_many}; {remedy}"

@@ -32,7 +32,7 @@ def wait_for(device: torch.device) -> None:
         torch.get_device_module(device).current_stream(device).synchronize()
 
 
-def in_capture(device: torch.device) -> bool:
+def is_capturing(device: torch.device) -> bool:
     """Whether calls are noted for a CUDA graph in place of being run; then nothing may wait."""
     return not ends_in_call(device) and torch.cuda.is_current_stream_capturing()
 

@@ -25,11 +25,10 @@ from benchmarks.gpu import claims as gpu_claims
 from benchmarks.gpu import epochs as gpu_epochs
 from benchmarks.gpu import gather as gpu_gather
 from benchmarks.gpu import large_tables as gpu_tables
-from benchmarks.gpu import limited, right
+from benchmarks.gpu import limited
 from benchmarks.gpu import marks as gpu_marks
 from benchmarks.gpu import plan as gpu_plan
 from benchmarks.gpu import plot as gpu_plot
-from benchmarks.gpu import report as gpu_report
 from benchmarks.gpu import rivals as gpu_rivals
 from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu import small_run as gpu_small_run
@@ -550,50 +549,6 @@ def test_a_table_is_measured_in_host_memory_or_not_at_all(place: str) -> None:
         with pytest.raises(AssertionError, match="in the device's memory"):
             registered(device, table)
     assert placed == ["host"]
-
-
-@pytest.mark.parametrize(("rate", "passed"), [(44e9, False), (46e9, True), (60e9, False)])
-def test_a_gather_passes_near_the_link_and_not_above_it(rate: float, passed: bool) -> None:
-    def median(number: float) -> dict[str, Any]:
-        return {"bytes_per_second": {"median": number}}
-
-    link = {"stream_kernel": [median(50e9)], "copy_engine": median(49e9)}
-    rows = [{"row_bytes": 400, "base": 0, **median(rate)}]
-    stages: Any = {"gather": {"link": link, "by_row": rows}}
-    assert gpu_marks.gather_near_link(stages)[1] is passed
-
-
-@pytest.mark.parametrize(
-    ("row", "value", "passed"),
-    [
-        ({"host": "", "device": ""}, 0, True),
-        ({"host": "", "device": "no outcome: time limit"}, 0, None),
-        ({"host": "n_id[0]: 1, 2", "device": "no outcome: time limit"}, 1, False),
-    ],
-)
-def test_places_that_were_not_compared_are_no_failures(row, value, passed) -> None:
-    found = gpu_marks.batches_right({"right": {"table": {"node": row}}})
-    assert found[:2] == (value, passed)
-    assert found[2].startswith(f"{list(row.values()).count('')} of 2 places of 1 kinds of loaders")
-
-
-def test_tests_of_several_workers_are_counted() -> None:
-    text = """
-[gw0] [  3%] PASSED tests/gpu/test_conformance.py::test_any_graph
-tests/gpu/test_pinning.py::test_a_table[PASSED ]
-[gw11] [ 12%] FAILED tests/gpu/test_pinning.py::test_a_table[PASSED ]
-[gw0] [100%] PASSED tests/gpu/test_pinning.py::test_another
-"""
-    expected = {"passed": 2, "failed": 1, "error": 0, "skipped": 0}
-    assert gpu_checks.count_results(text) == expected
-
-
-def test_places_without_an_outcome_are_told_from_those_that_differ() -> None:
-    row = right.row_of("node, LABOR", 'cell: ["default", ""]\ncell: ["host", "x"]', "time limit")
-    assert [gpu_report.cell(row[place]) for place in ("default", "host", "device")] == [
-        "equal", "**differs**", "no outcome",
-    ]  # fmt: skip
-    assert gpu_report.cell(None) == ""
 
 
 def test_a_plot_of_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks import machine
-from benchmarks.gpu import claims, needs, report
+from benchmarks.gpu import checks, claims, marks, needs, report, right
 from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu.limited import Outcome
 from benchmarks.gpu.plan import DRY, Stage
@@ -287,3 +287,58 @@ def test_the_report_of_rows_has_ours_by_base_and_wholegraphs() -> None:
     stages = {"gather": {"by_row": ours}, "wholegraph": {"gather": [row(400, 37e9)]}}
     assert list(report.rows(stages))[-2:] == ["| 16 | 6 |  |  |", "| 400 | 40 | 39 | 37 |"]
     assert list(report.rows({})) == []
+
+
+@pytest.mark.parametrize(("rate", "passed"), [(44e9, False), (46e9, True), (60e9, False)])
+def test_a_gather_passes_near_the_link_and_not_above_it(rate: float, passed: bool) -> None:
+    def median(number: float) -> dict[str, Any]:
+        return {"bytes_per_second": {"median": number}}
+
+    link = {"stream_kernel": [median(50e9)], "copy_engine": median(49e9)}
+    rows = [{"row_bytes": 400, "base": 0, **median(rate)}]
+    stages: Any = {"gather": {"link": link, "by_row": rows}}
+    assert marks.gather_near_link(stages)[1] is passed
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "passed"),
+    [
+        ({"host": "", "device": ""}, 0, True),
+        ({"host": "", "device": "no outcome: time limit"}, 0, None),
+        ({"host": "n_id[0]: 1, 2", "device": "no outcome: time limit"}, 1, False),
+    ],
+)
+def test_places_that_were_not_compared_are_no_failures(row, value, passed) -> None:
+    found = marks.batches_right({"right": {"table": {"node": row}}})
+    assert found[:2] == (value, passed)
+    assert found[2].startswith(f"{list(row.values()).count('')} of 2 places of 1 kinds of loaders")
+
+
+def test_tests_of_several_workers_are_counted() -> None:
+    text = """
+[gw0] [  3%] PASSED tests/gpu/test_conformance.py::test_any_graph
+tests/gpu/test_pinning.py::test_a_table[PASSED ]
+[gw11] [ 12%] FAILED tests/gpu/test_pinning.py::test_a_table[PASSED ]
+[gw0] [100%] PASSED tests/gpu/test_pinning.py::test_another
+"""
+    expected = {"passed": 2, "failed": 1, "error": 0, "skipped": 0}
+    assert checks.count_results(text) == expected
+
+
+def test_places_without_an_outcome_are_told_from_those_that_differ() -> None:
+    row = right.row_of("node, LABOR", 'cell: ["default", ""]\ncell: ["host", "x"]', "time limit")
+    assert [report.cell(row[place]) for place in ("default", "host", "device")] == [
+        "equal", "**differs**", "no outcome",
+    ]  # fmt: skip
+    assert report.cell(None) == ""
+
+
+def test_folders_of_one_machine_are_not_in_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_run, "REPOSITORY", Path("/home/me/checkout"))
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
+    monkeypatch.setattr(sys, "prefix", "/home/me/checkout/venv")
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    text = "/home/me/checkout/a.py, /home/me/checkout\n/home/me/.cupy /home/me/checkout/venv/bin"
+    expected = "./a.py, .\n~/.cupy $VIRTUAL_ENV/bin"
+    assert gpu_run.without_paths(text) == expected
+    assert gpu_run.without_paths("/home/me2/a /home/me/checkout2/a") == "/home/me2/a ~/checkout2/a"

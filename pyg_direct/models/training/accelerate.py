@@ -16,7 +16,7 @@ from ...core.arguments import check_flag
 from ...core.cooperation import Cooperation
 from ...core.private_torch import in_backward, is_transformed
 from ...loading.base import DirectLoader, hand_out_hops
-from ...ops.devices import in_capture
+from ...ops.devices import is_capturing
 from ..lazy.batch_run import BatchRun
 from ..lazy.forms import Forms
 from ..lazy.modes import eagerly
@@ -141,7 +141,7 @@ class Acceleration:
     def _timed(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
         """Run the model on the needed rows; some of the first calls are of the plain model."""
         needed = functools.partial(self._step, sizes, args, kwargs)
-        if in_backward() or in_capture(sizes.device) or not self._same_as_plain():
+        if in_backward() or is_capturing(sizes.device) or not self._same_as_plain():
             return needed()
 
         def plain() -> Any:

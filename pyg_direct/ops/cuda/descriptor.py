@@ -114,28 +114,29 @@ def _resolved(
 
 def check_array(owner: str, parameter: Parameter, value: Any, device: torch.device) -> Tensor:
     """Return an array that a kernel can read, or raise a TypeError or ValueError that names it."""
+    name = f"{owner}: {parameter.name}"
     dtypes = DTYPES.get(parameter.type)
     if dtypes is None or parameter.kind == "value":
-        raise TypeError(f"{_named(owner, parameter)} must be an int, got {type(value).__name__}.")
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}.")
     if not isinstance(value, Tensor):
-        raise TypeError(f"{_named(owner, parameter)} must be a tensor, got {type(value).__name__}.")
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
     if value.dtype not in dtypes:
-        raise TypeError(f"{_named(owner, parameter)} must be {dtypes[0]}, got {value.dtype}.")
+        raise TypeError(f"{name} must be {dtypes[0]}, got {value.dtype}.")
     if value.device != device and not _can_read(parameter, value):
         raise ValueError(
-            f"{_named(owner, parameter)} must be on {device}"
+            f"{name} must be on {device}"
             f"{' or in pinned memory' if parameter.kind == 'In' else ''}, got {value.device}."
         )
     if not value.is_contiguous():
         raise ValueError(
-            f"{_named(owner, parameter)} must be contiguous, got the strides {value.stride()} for "
-            f"the shape {tuple(value.shape)}."
+            f"{name} must be contiguous, got the strides {value.stride()} for the shape "
+            f"{tuple(value.shape)}."
         )
     if value.data_ptr() % value.element_size():  # no read on a GPU may be misaligned
         raise ValueError(
-            f"{_named(owner, parameter)} begins at an address that is not a multiple of its "
-            f"element size of {value.element_size()} bytes, as of a buffer read at an odd offset. "
-            f"Pass a copy (x.clone())."
+            f"{name} begins at an address that is not a multiple of its element size of "
+            f"{value.element_size()} bytes, as of a buffer read at an odd offset. Pass a copy "
+            f"(x.clone())."
         )
     return value
 
@@ -146,20 +147,14 @@ def _can_read(parameter: Parameter, value: Tensor) -> bool:
     return parameter.kind == "In" and in_host and (value.numel() == 0 or value.is_pinned())
 
 
-def _named(owner: str, parameter: Parameter) -> str:
-    return f"{owner}: {parameter.name}"
-
-
 def check_value(owner: str, parameter: Parameter, value: Any) -> np.integer[Any]:
     """Return a number of the parameter's width, or raise an error that names it."""
+    name = f"{owner}: {parameter.name}"
     if parameter.kind != "value":
-        raise TypeError(f"{_named(owner, parameter)} must be a tensor, got {type(value).__name__}.")
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
     if isinstance(value, Tensor) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{_named(owner, parameter)} must be an int, got {type(value).__name__}.")
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}.")
     scalar, low, high = _SCALARS[parameter.type]
     if not low <= value <= high:
-        raise ValueError(
-            f"{_named(owner, parameter)} must be in [{low}, {high}] ({parameter.type}), got "
-            f"{value}."
-        )
+        raise ValueError(f"{name} must be in [{low}, {high}] ({parameter.type}), got {value}.")
     return scalar(value)
