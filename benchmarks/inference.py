@@ -315,22 +315,28 @@ def run_large(folder: Path, quick: bool, commit: str | None) -> dict[str, Any]:
     command = [*PROGRAM, "--large-child", json.dumps(spec)]
     with limited(LIMIT_BYTES) as limit:
         record = _printed(child.run(command, quick, enter=limit.enter))
-        record |= killed(folder, spec, limit.enter, quick)
+        record |= killed(folder, spec, record["seconds"] / LAYERS, limit.enter, quick)
     size = {"nodes": nodes, "edges": nodes * degree}
     return {**size, "memory_bytes": memory_bytes, "limit": limit.how, "commit": commit, **record}
 
 
 def killed(
-    folder: Path, spec: dict[str, Any], enter: Callable[[int], None], quick: bool
+    folder: Path,
+    spec: dict[str, Any],
+    layer_seconds: float,
+    enter: Callable[[int], None],
+    quick: bool,
 ) -> dict[str, Any]:
     """Kill runs that go on with each other's work, each further on; compare what they have made."""
     command = [*PROGRAM, "--large-child", json.dumps({**spec, "out": "resumed.npy"})]
     kills, wanted = 0, QUICK_KILLS if quick else KILLS
-    for kill in range(1, wanted + 1):
+    partial = folder / "resumed.npy.partial"
+    for kill in range(wanted):
         process = child.start(command, quick, stdout=subprocess.DEVNULL, enter=enter)
-        share, partial = kill / (wanted + 1), folder / "resumed.npy.partial"
-        while process.poll() is None and _finished(partial) < share:
+        layers, within = divmod(kill * LAYERS / wanted, 1)
+        while process.poll() is None and not _has_begun(partial, int(layers)):
             time.sleep(0.002)
+        time.sleep(0 if quick else within * layer_seconds)
         process.kill()
         kills += process.wait() == -signal.SIGKILL
     child.run(command, quick, enter=enter)
@@ -338,12 +344,9 @@ def killed(
     return {"kills": kills, "same": same}
 
 
-def _finished(partial: Path) -> float:
-    """Return the share of blocks that the runs so far have finished."""
-    try:
-        return float(np.load(partial / "finished.npy", mmap_mode="r").mean())
-    except (OSError, EOFError, ValueError):  # nothing is there yet, or half of the file
-        return 0.0
+def _has_begun(partial: Path, layers: int) -> bool:
+    """Whether the runs so far have finished some layers, and have begun the next one."""
+    return len(list(partial.glob("*.npy"))) > layers
 
 
 def run_contests(folder: Path, arguments: argparse.Namespace, found: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ COMMANDS = {
         ),
         Command("stats_cost", "benchmarks.stats_cost", "what the statistics of a loader cost"),
         Command("plan_accuracy", "benchmarks.plan_accuracy", "how far plans are off"),
-        Command("last_mile", "benchmarks.last_mile", "the CPU path before and after a change"),
+        Command("before_after", "benchmarks.before_after", "loading before and after a change"),
         Command("construction", "benchmarks.construction", "building a loader"),
         Command("launch_overhead", "benchmarks.launch_overhead", "interpreter time of launches"),
         Command("scaling", "benchmarks.scaling", "how costs grow with nodes and degrees"),

@@ -30,7 +30,7 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.support.common import SageEncoder, parser, with_bar
+from examples.support.common import SageEncoder, add_device, parser, with_bar
 
 TASTES = 5  # of users, each of whom mostly orders items of one kind
 
@@ -177,6 +177,7 @@ def orders_of(tables: Tables) -> HeteroData:
 def main(argv: list[str] | None = None) -> float:
     """Make the database up, train and test; return the accuracy."""
     made = parser(__doc__, epochs=4, batch_size=256)
+    add_device(made)
     made.add_argument("--num-orders", type=int, default=40_000, help="to make up")
     args = made.parse_args(argv)
     torch.manual_seed(args.seed)
@@ -205,13 +206,14 @@ def train(tables: Tables, args: Any) -> float:
         )
 
     loader, testing = loader_of(training, shuffle=True), loader_of(test, shuffle=False)
-    model = to_hetero(SageEncoder(32, TASTES), data[1].metadata())
+    model = to_hetero(SageEncoder(32, TASTES), data[1].metadata()).to(args.device)
     with torch.no_grad():  # lazy layers learn their sizes
-        first = next(iter(loader))
+        first = next(iter(loader)).to(args.device)
         model(first.x_dict, first.edge_index_dict)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
     def outputs(batch: Any) -> tuple[Tensor, Tensor]:
+        batch = batch.to(args.device)  # does nothing if the loader has put it there
         seeds = batch["users"].batch_size
         out = model(batch.x_dict, batch.edge_index_dict)["users"]
         return out[:seeds], batch["users"].y[:seeds]

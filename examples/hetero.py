@@ -19,7 +19,7 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.support.common import SageEncoder, parser, with_bar
+from examples.support.common import SageEncoder, add_device, parser, with_bar
 from examples.support.debian import typed_packages
 
 TRAIN, TEST = 0, 2  # values of `split`
@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> float:
     """Train and test; return the accuracy."""
     made = parser(__doc__, epochs=2, batch_size=1024)
     made.add_argument("--fanout", default="4,3", help="for each edge type; default: 4,3")
+    add_device(made)
     made.add_argument("--num-seeds", type=int, help="train and test on so many at most")
     args = made.parse_args(argv)
     torch.manual_seed(args.seed)
@@ -58,9 +59,9 @@ def main(argv: list[str] | None = None) -> float:
         )
 
     loader, testing = loader_of(TRAIN, shuffle=True), loader_of(TEST, shuffle=False)
-    model = to_hetero(SageEncoder(64, int(package.y.max()) + 1), data.metadata())
+    model = to_hetero(SageEncoder(64, int(package.y.max()) + 1), data.metadata()).to(args.device)
     with torch.no_grad():  # lazy layers learn their sizes
-        first = next(iter(loader))
+        first = next(iter(loader)).to(args.device)
         model(first.x_dict, first.edge_index_dict)
     model = pyg_direct.accelerate(model, loader, testing)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -68,6 +69,7 @@ def main(argv: list[str] | None = None) -> float:
         model.train()
         losses = []
         for batch in with_bar(loader, f"epoch {epoch}"):
+            batch = batch.to(args.device)  # does nothing if the loader has put it there
             seeds = batch["package"].batch_size
             optimizer.zero_grad()
             out = model(batch.x_dict, batch.edge_index_dict)["package"][:seeds]
@@ -82,6 +84,7 @@ def main(argv: list[str] | None = None) -> float:
     correct = total = 0
     with torch.no_grad():
         for batch in with_bar(testing, "test"):
+            batch = batch.to(args.device)
             seeds = batch["package"].batch_size
             out = model(batch.x_dict, batch.edge_index_dict)["package"][:seeds]
             correct += int((out.argmax(dim=-1) == batch["package"].y[:seeds]).sum())

@@ -24,7 +24,7 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
 from tqdm import tqdm
 
 import pyg_direct
-from examples.support.common import parser
+from examples.support.common import add_device, parser
 from examples.support.training import make_sage
 from pyg_direct.tools import generate
 
@@ -32,6 +32,7 @@ from pyg_direct.tools import generate
 def main(argv: list[str] | None = None) -> float:
     """Generate where needed, and train; return the accuracy over the last steps."""
     made = parser(__doc__, epochs=4, batch_size=1024)
+    add_device(made)
     made.add_argument("--path", type=Path, help="directory of the graph; default: a temporary one")
     made.add_argument("--nodes", default="1M", help="such as 111M; default: 1M")
     made.add_argument("--edges", default="10M", help="such as 1.6B; default: 10M")
@@ -65,7 +66,7 @@ def train(args: Namespace, path: Path) -> float:
         f"{time.perf_counter() - begin:.2f} s"
     )
     torch.manual_seed(args.seed)
-    model = make_sage(data, int(data.y.max()) + 1, 64, 3)
+    model = make_sage(data, int(data.y.max()) + 1, 64, 3).to(args.device)
     model = pyg_direct.accelerate(model, loader)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     correct: list[float] = []
@@ -73,6 +74,7 @@ def train(args: Namespace, path: Path) -> float:
         steps = min(args.steps, len(loader))
         with tqdm(total=steps, desc=f"epoch {epoch}", unit="batch", disable=None) as bar:
             for batch in itertools.islice(loader, steps):
+                batch = batch.to(args.device)  # does nothing if the loader has put it there
                 optimizer.zero_grad()
                 out = model(batch.x, batch.edge_index)[: batch.batch_size]
                 y = batch.y[: batch.batch_size]

@@ -34,6 +34,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--batch-size", type=int, default=2048, help="links of a batch; default: 2048")
     add("--num-workers", type=int, default=0, help="producer threads; default: 0")
     add("--seed", type=int, default=0, help="of the draws and of the model; default: 0")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="of the model")
     add("--keep-seed-edges", action="store_true", help="leak the links that are predicted")
     return parser.parse_args(argv)
 
@@ -53,12 +54,12 @@ def generated_graph(num_nodes: int, seed: int) -> Data:
     return T.Compose([T.RemoveDuplicatedEdges(), T.ToUndirected()])(data)
 
 
-def score(model: torch.nn.Module, batch: Any) -> Tensor:
-    """Return a number for each seed link and negative: the product of its ends' rows."""
+def scored(model: torch.nn.Module, batch: Any, device: str) -> tuple[Tensor, Tensor]:
+    """Return a score for each seed link and negative, the product of its ends' rows; and labels."""
+    batch = batch.to(device)  # does nothing if the loader has put it there
     out = model(batch.x, batch.edge_index)
     source, destination = batch.edge_label_index
-    result: Tensor = (out[source] * out[destination]).sum(dim=-1)
-    return result
+    return (out[source] * out[destination]).sum(dim=-1), batch.edge_label
 
 
 def auc(scores: Tensor, label: Tensor) -> float:
@@ -92,24 +93,24 @@ def main(argv: list[str] | None = None) -> float:
 
     loader = loader_of(train, True, None if args.keep_seed_edges else "reverse")
     validating, testing = (loader_of(part, False, None) for part in (val, test))
-    model = GraphSAGE(train.num_features, 64, num_layers=2)
+    model = GraphSAGE(train.num_features, 64, num_layers=2).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 
     @torch.no_grad()
     def evaluated(batches: pyg_direct.LinkNeighborLoader) -> float:
         model.eval()
-        scored = [(score(model, batch), batch.edge_label) for batch in batches]
-        return auc(*map(torch.cat, zip(*scored, strict=True)))
+        tested = [scored(model, batch, args.device) for batch in batches]
+        return auc(*map(torch.cat, zip(*tested, strict=True)))
 
     for epoch in range(1, args.epochs + 1):
         model.train()
         seen = []
         for batch in loader:
             optimizer.zero_grad()
-            scores = score(model, batch)
-            F.binary_cross_entropy_with_logits(scores, batch.edge_label).backward()
+            scores, labels = scored(model, batch, args.device)
+            F.binary_cross_entropy_with_logits(scores, labels).backward()
             optimizer.step()
-            seen.append((scores.detach(), batch.edge_label))
+            seen.append((scores.detach(), labels))
         trained = auc(*map(torch.cat, zip(*seen, strict=True)))
         print(f"epoch {epoch}: AUC {trained:.3f}, of validation {evaluated(validating):.3f}")
     print(loader.stats().verdict)

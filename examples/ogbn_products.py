@@ -29,6 +29,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=1024, help="default: 1024")
     parser.add_argument("--hidden", type=int, default=256, help="default: 256")
     parser.add_argument("--num-workers", type=int, default=0, help="producer threads; default: 0")
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=found, help=f"of the model; here: {found}")
     return parser.parse_args(argv)
 
 
@@ -51,12 +53,14 @@ def main(argv: list[str] | None = None) -> float:
         num_workers=args.num_workers,
     )
     model: Any = GraphSAGE(data.num_features, args.hidden, 3, num_classes, dropout=0.5)
+    model = model.to(args.device)
     model = pyg_direct.accelerate(model, loader)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     best = tested = 0.0
     for epoch in range(1, args.epochs + 1):
         model.train()
         for batch in loader:
+            batch = batch.to(args.device)  # does nothing if the loader has put it there
             optimizer.zero_grad()
             out = model(batch.x, batch.edge_index)[: batch.batch_size]
             loss = F.cross_entropy(out, batch.y[: batch.batch_size])

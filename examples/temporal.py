@@ -19,7 +19,7 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.support.common import SageEncoder, auc, parser, purchases, with_bar
+from examples.support.common import SageEncoder, add_device, auc, parser, purchases, with_bar
 
 BUYS = ("user", "buys", "item")
 FIRST_TEST_DAY = 300
@@ -28,6 +28,7 @@ FIRST_TEST_DAY = 300
 def main(argv: list[str] | None = None) -> float:
     """Train on early purchases, test on late ones; return the area under the ROC curve."""
     made = parser(__doc__, epochs=3, batch_size=1024)
+    add_device(made)
     made.add_argument("--num-purchases", type=int, default=40_000, help="to make up")
     made.add_argument("--strategy", choices=["last", "uniform"], default="last")
     made.add_argument("--window", type=int, help="days back; default: any")
@@ -53,25 +54,26 @@ def main(argv: list[str] | None = None) -> float:
         )
 
     loader, testing = loader_of(day < FIRST_TEST_DAY, True), loader_of(day >= FIRST_TEST_DAY, False)
-    model = to_hetero(SageEncoder(32, 32), data.metadata())
+    model = to_hetero(SageEncoder(32, 32), data.metadata()).to(args.device)
 
-    def score(batch: Any) -> Tensor:
+    def scored(batch: Any) -> tuple[Tensor, Tensor]:
+        batch = batch.to(args.device)  # does nothing if the loader has put it there
         out = model(batch.x_dict, batch.edge_index_dict)
         source, destination = batch[BUYS].edge_label_index
-        result: Tensor = (out["user"][source] * out["item"][destination]).sum(dim=-1)
-        return result
+        score = (out["user"][source] * out["item"][destination]).sum(dim=-1)
+        return score, batch[BUYS].edge_label
 
     with torch.no_grad():  # lazy layers learn their sizes
-        score(next(iter(loader)))
+        scored(next(iter(loader)))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     result = 0.0
     for epoch in range(1, args.epochs + 1):
         for batch in with_bar(loader, f"epoch {epoch}"):
             optimizer.zero_grad()
-            F.binary_cross_entropy_with_logits(score(batch), batch[BUYS].edge_label).backward()
+            F.binary_cross_entropy_with_logits(*scored(batch)).backward()
             optimizer.step()
         with torch.no_grad():
-            tested = [(score(b), b[BUYS].edge_label) for b in with_bar(testing, "test")]
+            tested = [scored(batch) for batch in with_bar(testing, "test")]
         result = auc(*map(torch.cat, zip(*tested, strict=True)))
         print(f"epoch {epoch}: AUC on purchases from day {FIRST_TEST_DAY} on {result:.3f}")
     print(loader.stats().verdict)

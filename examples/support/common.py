@@ -29,6 +29,12 @@ def parser(doc: str | None, epochs: int, batch_size: int) -> argparse.ArgumentPa
     return made
 
 
+def add_device(made: argparse.ArgumentParser) -> None:
+    """Add `--device`, where the model is, which the loaders follow."""
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    made.add_argument("--device", default=found, help=f"of the model; here: {found}")
+
+
 def with_bar(loader: Any, text: str) -> Iterator[Any]:
     """Yield the batches of a loader of ours behind a progress bar with its rate."""
     # On a terminal alone: in a file a bar would be hundreds of lines.
@@ -55,8 +61,8 @@ class SageEncoder(torch.nn.Module):
 def auc(score: Tensor, label: Tensor) -> float:
     """Return the chance that a positive scores higher than a negative (Mann-Whitney)."""
     order = score.argsort()
-    rank = torch.empty(len(score), dtype=torch.float64)
-    rank[order] = torch.arange(1, len(score) + 1, dtype=torch.float64)
+    rank = torch.empty(len(score), dtype=torch.float64, device=score.device)
+    rank[order] = torch.arange(1, len(score) + 1, dtype=torch.float64, device=score.device)
     positive = label > 0
     count = int(positive.sum())
     below = float(rank[positive].sum()) - count * (count + 1) / 2

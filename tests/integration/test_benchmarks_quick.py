@@ -58,5 +58,5 @@ def test_each_benchmark_runs_at_toy_sizes_and_writes_its_result(
     if hasattr(module, "sections"):
         assert QUICK_NOTE in (tmp_path / f"{name}.md").read_text()
     if name == "inference":
-        assert result["large"]["same"] is True
+        assert (result["large"]["kills"], result["large"]["same"]) == (1, True)
         assert all(set(found["ways"]) == set(module.WAYS) for found in result["contests"])

@@ -87,6 +87,14 @@ def test_scripts_have_help(name: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "--batch-size" in text
 
 
+@pytest.mark.slow
+@QUIET
+@pytest.mark.parametrize("name", sorted(SMALL.keys() - {"ddp", "lightning_module"}))
+def test_programs_take_a_device_and_train_there(name: str) -> None:
+    with pytest.raises(RuntimeError, match="nowhere"):  # what torch says of a device it lacks
+        script(name).main([*SMALL[name], "--epochs", "1", "--device", "nowhere"])
+
+
 @pytest.mark.parametrize(
     ("name", "module", "command"),
     [

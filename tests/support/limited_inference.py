@@ -1,7 +1,8 @@
 """Runs layer-wise inference and prints what memory it took.
 
-Arguments: "GraphSAGE" or "GAT", memory_bytes ("" for none), and a folder for the result ("" for
-memory). Peak memory is the anonymous memory above that before the run.
+Arguments: "GraphSAGE" or "GAT", memory_bytes ("" for none), a folder for the result ("" for
+memory), and the edges of a node, which are mapped from a file where they are many. Peak memory is
+the anonymous memory above that before the run.
 """
 
 import json
@@ -10,13 +11,14 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch_geometric.nn
 from torch_geometric.data import Data
 
 from pyg_direct import inference
 
-NODES, DEGREE, WIDTH = 60_000, 15, 64
+NODES, FEW, WIDTH = 60_000, 15, 64
 
 
 def anonymous_bytes() -> int:
@@ -49,9 +51,16 @@ torch.manual_seed(0)
 logging.disable(logging.WARNING)
 options = {"heads": 4} if sys.argv[1] == "GAT" else {}
 model = getattr(torch_geometric.nn, sys.argv[1])(WIDTH, WIDTH, 3, 16, **options)
-target = torch.arange(NODES).repeat_interleave(DEGREE)
+degree = int(sys.argv[4])
+target = torch.arange(NODES).repeat_interleave(degree)
 source = (torch.rand(len(target)) ** 2 * NODES).long()
-data = Data(x=torch.randn(NODES, WIDTH), edge_index=torch.stack([source, target]))
+edge_index = torch.stack([source, target])
+if degree > FEW:
+    path = Path(sys.argv[3]) / "edges.npy"
+    np.save(path, edge_index.numpy())
+    edge_index = torch.from_numpy(np.load(path, mmap_mode="r+"))
+data = Data(x=torch.randn(NODES, WIDTH), edge_index=edge_index)
+del source, target, edge_index
 small = Data(x=data.x[:64], edge_index=torch.randint(64, (2, 256)))
 inference(model, small)  # compiles what there is
 limit = int(sys.argv[2]) if sys.argv[2] else None

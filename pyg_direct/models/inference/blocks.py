@@ -149,7 +149,7 @@ class BlockScatter(Reduction):
         table, index = source.source.table, source.index
         if table is None or table.dtype != self.dtype or not _is_plain(table):
             return None
-        if not on_host(table, index):
+        if not on_host(table) or self.device.type != "cpu":
             return None
         if factor is not None and len(self.shape) == 3:
             return self._sum_by_heads(table, index, factor)
@@ -359,7 +359,6 @@ def projected_first(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
     messages = Gather(product.node, 0, take.index)
     zeros = Fill((sums.num_rows, weight.size(1)), product.dtype, run.device, 0, 0)
     found = run.wrap(BlockScatter(zeros, messages, sums.order, sums.reduce, sums.include))
-    run.saved.read_by(messages, take.index)
     if divisor is not None:
         found = run.wrap(run.row_wise(DIV, (found, run.wrap(divisor)), {}))
     return run.row_wise(ADD, (found, *bias), {}) if bias else found.node

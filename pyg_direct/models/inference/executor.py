@@ -122,7 +122,7 @@ class Executor:
         self.budget = Budget(memory_bytes, fixed)
         self.ranks = ranks or Together(False, backend.device)
         self.journal: Journal | None = None  # of a run that can be resumed, on the first rank
-        self.orders = Orders()
+        self.orders = Orders(self._hold)
         self._temporary: Any = None
         self._pool: ThreadPoolExecutor | None = None
         self.paths: dict[int, Path] = {}  # of tables in files, by address
@@ -135,16 +135,10 @@ class Executor:
             self._pool.shutdown(cancel_futures=True)
         self._threads = 1  # for tables that the model keeps, which may be read later
 
-    def order_of(self, index: Tensor, num_rows: int) -> MessageOrder:
-        """Return the order of a list, and count its memory."""
-        known = set(map(id, self.orders.kept))
-        order = self.orders.of(index, num_rows)
-        if id(order) not in known:
-            self.budget.check(order.nbytes, "the order of the edges")
-            for part in (order.index, order.indptr, order.position):
-                if part is not None:
-                    self.budget.count(part)
-        return order
+    def _hold(self, part: Tensor) -> None:
+        """Count a list that is kept for several layers."""
+        self.budget.check(part.nbytes, "the order of the edges")
+        self.budget.count(part)
 
     # --- memory and files of tables ---
 

@@ -272,7 +272,9 @@ def _tables(run: InferenceRun, value: Any) -> Any:
     flat = value.dim() == 0 or value.size(0) < 2 or value.layout != torch.strided
     if flat or (value.dim() == 1 and value.is_floating_point()):
         plain = value.dense() if isinstance(value, LazyTensor) else value
-        return plain.detach().to(run.device, copy=True)
+        made = plain.detach().to(run.device, copy=True)
+        run.count(made)
+        return made
     table = value if isinstance(value, LazyTensor) else value.detach()
     return run.wrap(run.saved.leaf(table, 0))
 

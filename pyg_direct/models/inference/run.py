@@ -102,7 +102,7 @@ class InferenceRun(LazyRun):
                 self.saved.protect(tensor)
 
     def count(self, found: Any) -> None:
-        """Count new plain tensors that are not small.
+        """Count new plain tensors that are not small: weights of edges, and what is made of them.
 
         Raises:
             ValueError: they exceed the memory of the run.
@@ -111,7 +111,7 @@ class InferenceRun(LazyRun):
             counted = type(value) is Tensor and value.layout == torch.strided
             if counted and on_host(value) and value.nbytes >= MANY_BYTES:
                 self.executor.budget.count(value)
-                self.executor.budget.check(0, "a tensor that the model's forward makes of edges")
+                self.executor.budget.check(0, "a tensor with an entry for each edge")
 
     def whole(self, table: TableTensor) -> Tensor:
         """Return all of a table as a plain tensor, which must not be written to."""
@@ -136,14 +136,11 @@ class InferenceRun(LazyRun):
 
     def taken(self, table: TableTensor, dim: int, index: Tensor) -> Gather:
         """Return the rows of a table that a list names."""
-        index, rows = index.detach(), table.node.num_rows
-        _, low, high = self.executor.orders.narrowed(index)
+        rows = table.node.num_rows
+        index, low, high = self.executor.orders.narrowed(index.detach())
         index = index % rows if named_rows(low, high, rows) else index
         self.executor.complete(table.node, narrow=True)
-        index = self.saved.kept(index.long())
-        made = Gather(table.node, dim, index)
-        self.saved.read_by(made, index)
-        return made
+        return Gather(table.node, dim, index)
 
     def part(self, table: TableTensor, dim: int, run: tuple[int, int], rows: int) -> Value:
         """Return a run (start, step) of rows."""
@@ -156,7 +153,7 @@ class InferenceRun(LazyRun):
     ) -> BlockScatter:
         """Return rows that messages are reduced into, in a dimension and by a list."""
         dim, index = at
-        order = self.executor.order_of(index.detach(), base.size(dim))
+        order = self.executor.orders.of(index.detach(), base.size(dim))
         values = self.operand(base, dim), self.operand(source, dim)
         return BlockScatter(*values, order, reduce, include)
 

@@ -34,11 +34,11 @@ class MessageOrder:
     Args:
         index: int64 [E], the row of each message, in [0, num_rows); of `inference` also int32.
         num_rows: number of rows.
-        narrowed: of `inference`: makes lists narrow.
+        hold: of `inference`: told the tensors that are made and held, which may be int32 there.
 
     Attributes:
         position: [E], the messages in this order; None if they are in it already. int64, or int32
-            with `narrowed` if that suffices.
+            with `hold` if that suffices.
         indptr: int64 [num_rows + 1], where those to each row begin.
         ends: the same numbers, for one at a time.
     """
@@ -47,25 +47,24 @@ class MessageOrder:
         self,
         index: Tensor,
         num_rows: int,
-        narrowed: Callable[[Tensor], NarrowIndex] | None = None,
+        hold: Callable[[Tensor], None] | None = None,
     ) -> None:
-        self.index, self.num_rows, self._narrowed = index, num_rows, narrowed
+        self.index, self.num_rows, self._hold = index, num_rows, hold
         self.position: Tensor | None = None
         if index.numel() == 0 or bool((index[1:] >= index[:-1]).all()):
             self.indptr = pointers_of(index, num_rows)
         elif on_host(index):
             self.indptr, position = positions_by_row(index, num_rows)
-            self.position = position.long() if narrowed is None else position
+            self.position = position.long() if hold is None else position
         else:
             ids, self.position = index.sort(stable=True)
             self.indptr = pointers_of(ids, num_rows)
         self.ends = _Ends(self.indptr)
         self._sorted: list[tuple[Tensor, Tensor]] = []
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-        return sum(v.nbytes for v in (self.index, self.indptr, self.position) if v is not None)
+        if hold is not None:
+            hold(self.indptr)
+            if self.position is not None:
+                hold(self.position)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return where the messages to rows from `first` to before `last` begin and end."""
@@ -77,18 +76,19 @@ class MessageOrder:
         return torch.arange(last - first).repeat_interleave(bounds.diff())
 
     def sorted(self, values: Tensor) -> Tensor:
-        """Return entries in this order; the latest list of integers is kept."""
-        if not values.is_floating_point() and self._narrowed is not None:
-            values = self._narrowed(values).values
+        """Return entries in this order; the latest list of integers, not written to, is kept."""
         if self.position is None:
             return values
-        if values.is_floating_point():
-            return values.index_select(0, self.position)
-        for known, found in self._sorted:
+        kept = not values.is_floating_point()
+        for known, found in self._sorted if kept else ():
             if known is values or torch.equal(known, values):
                 return found
-        self._sorted = [(values, values.index_select(0, self.position))]
-        return self._sorted[0][1]
+        found = values.index_select(0, self.position)
+        if self._hold is not None:
+            self._hold(found)
+        if kept:
+            self._sorted = [(values, found)]
+        return found
 
 
 class _Ends(dict[int, int]):
@@ -203,14 +203,21 @@ class Lists:
 
 
 KEPT = 4  # orders: as many relations are usual in one layer
+COMPARED_ENTRIES = 1 << 20  # at a time
 
 
 class Orders:
-    """The orders of the latest lists; an equal list gets the same one."""
+    """Narrow copies of lists, and the orders of the latest ones; an equal list gets the same ones.
 
-    def __init__(self) -> None:
+    Args:
+        hold: told each tensor that is made and held.
+    """
+
+    def __init__(self, hold: Callable[[Tensor], None]) -> None:
         self.kept: list[MessageOrder] = []
+        self._hold = hold
         self._narrow: dict[Any, tuple[weakref.ref[Any], NarrowIndex]] = {}  # by address
+        self._unwatched: list[NarrowIndex] = []  # the latest of lists in the memory of NumPy
 
     def of(self, index: Tensor, num_rows: int) -> MessageOrder:
         """Return the order of a list.
@@ -228,7 +235,7 @@ class Orders:
             same = order.index is known or torch.equal(order.index, known)
             if order.indptr.numel() == num_rows + 1 and same:
                 return order
-        self.kept.insert(0, MessageOrder(known, num_rows, self.narrowed))
+        self.kept.insert(0, MessageOrder(known, num_rows, self._hold))
         del self.kept[KEPT:]
         return self.kept[0]
 
@@ -236,17 +243,36 @@ class Orders:
         """Return a list with its bounds; what is known of it holds until `forget`."""
         storage = index.untyped_storage()
         if not storage.resizable():  # NumPy's memory, to which it may write unseen
-            return narrow(index)
+            return self._narrowed_again(index)
         place = storage_of(index), index.data_ptr(), index.dtype, index.shape, index.stride()
         known = self._narrow.get(place)
         if known is None or known[0]() is None:
             self._narrow = {k: v for k, v in self._narrow.items() if v[0]() is not None}
             known = self._narrow[place] = weakref.ref(storage), narrow(index)
+            self._hold(known[1].values)
         return known[1]
+
+    def _narrowed_again(self, index: Tensor) -> NarrowIndex:
+        """Return a list with its bounds, the known ones if its numbers are still those."""
+        for known in self._unwatched:
+            if _same_numbers(known.values, index):
+                return known
+        found = narrow(index)
+        self._hold(found.values)
+        self._unwatched = [found, *self._unwatched[: 2 * KEPT - 1]]  # two of each order
+        return found
 
     def forget(self, storage: int) -> None:
         """Forget the lists in a storage (`storage_of`), which is about to change."""
         self._narrow = {k: v for k, v in self._narrow.items() if k[0] != storage}
+
+
+def _same_numbers(known: Tensor, index: Tensor) -> bool:
+    """Whether two lists are equal, whatever their dtypes, in little memory."""
+    parts = (torch.split(v, COMPARED_ENTRIES) for v in (known, index))
+    return len(known) == len(index) and all(
+        torch.equal(a.long(), b.long()) for a, b in zip(*parts, strict=True)
+    )
 
 
 def narrow(index: Tensor) -> NarrowIndex:

@@ -173,7 +173,7 @@ class Gather(Value):
     Args:
         source: the value.
         dim: of its rows.
-        index: the list.
+        index: the list, which is not written to.
         lists: of a training step; None in `inference`, which computes all rows of `source` first.
     """
 
@@ -204,11 +204,6 @@ class Gather(Value):
             return source.at(cast(Selection, rows).through(self.index))
         index, bound = self.lists.part(self.index, rows)
         return source.at(Rows(bound)).index_select(self.dim, index)
-
-    def copy_held(self, storage: int) -> None:
-        """See `Value`."""
-        if self.index is not None:  # not released, as its rows are computed
-            self.index = self.index.clone()
 
     def release(self) -> None:
         """Drop the source and the list."""

@@ -236,7 +236,7 @@ def test_edges_changed_in_place_give_the_output_of_the_forward() -> None:
 
 
 def test_a_list_is_read_once_until_it_changes() -> None:
-    lists, index = Orders(), torch.tensor([[3, 1, 2], [0, 0, 7]])
+    lists, index = Orders(lambda held: None), torch.tensor([[3, 1, 2], [0, 0, 7]])
     first = lists.narrowed(index[0])
     assert lists.narrowed(index[0]) is first
     assert first.values.tolist() == [3, 1, 2]
@@ -254,10 +254,30 @@ def test_a_list_is_read_once_until_it_changes() -> None:
 
 def test_lists_in_the_memory_of_numpy_are_read_each_time() -> None:
     array = torch.tensor([3, 1]).numpy().copy()
-    lists, index = Orders(), torch.from_numpy(array)
-    assert lists.narrowed(index).high == 3
+    held: list[torch.Tensor] = []
+    lists, index = Orders(held.append), torch.from_numpy(array)
+    first = lists.narrowed(index)
+    assert first.high == 3
+    assert lists.narrowed(index) is lists.narrowed(index[:]) is first
     array[0] = 8
     assert lists.narrowed(index).high == 8
+    assert [part.tolist() for part in held] == [[3, 1], [8, 1]]
+
+
+@pytest.mark.parametrize("in_numpy", [False, True])
+def test_what_is_kept_of_edges_is_counted_once(in_numpy: bool) -> None:
+    """Two lists, where the messages to each node begin, their order, and a list in that order."""
+    torch.manual_seed(0)
+    nodes, edges = 40, 3000
+    edge_index = torch.randint(nodes, (2, edges))
+    if in_numpy:
+        edge_index = torch.from_numpy(edge_index.numpy().copy())
+    held: list[torch.Tensor] = []
+    lists = Orders(held.append)
+    for _ in range(2):  # layers
+        order = lists.of(edge_index[1], nodes)
+        order.sorted(lists.narrowed(edge_index[0]).values)
+    assert sum(part.nbytes for part in held) == 4 * 4 * edges + 8 * (nodes + 1)
 
 
 @pytest.mark.parametrize("kind", [GAT, GraphSAGE])

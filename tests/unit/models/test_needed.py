@@ -183,7 +183,7 @@ def test_rows_in_two_orders_are_held_together_by_all_rows() -> None:
 
 
 def test_an_equal_list_gets_the_same_order() -> None:
-    orders = message_lists.Orders()
+    orders = message_lists.Orders(lambda held: None)
     order = orders.of(INDEX, ROWS)
     assert orders.of(INDEX.clone(), ROWS) is order
     assert orders.of(INDEX, ROWS + 1) is not order

@@ -5,7 +5,7 @@ constructions take a new process each. An idle consumer: nothing trains in betwe
 2 GB with `--edges 20000000`::
 
     git worktree add --detach /somewhere/old <commit>
-    python -m benchmarks last_mile --before /somewhere/old
+    python -m benchmarks before_after --before /somewhere/old
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def main(argv: list[str] | None = None) -> None:
     revision = ["git", "-C", str(args.before), "rev-parse", "HEAD"]
     before = subprocess.run(revision, check=True, capture_output=True, text=True).stdout.strip()
     result = new_result(
-        "last_mile", args.quick, before=before, load_average=os.getloadavg()[0], rows=[]
+        "before_after", args.quick, before=before, load_average=os.getloadavg()[0], rows=[]
     )
     samples: Samples = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
