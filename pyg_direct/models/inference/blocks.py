@@ -11,6 +11,7 @@ from torch import Tensor
 from ...core.lazy_tensor import RowTensor, rows_of
 from ...core.types import Table
 from ...ops.backend import Backend
+from ...ops.devices import ends_in_call
 from ...ops.products import (
     Adjacency,
     aggregate,
@@ -149,7 +150,7 @@ class BlockScatter(Reduction):
         table, index = source.source.table, source.index
         if table is None or table.dtype != self.dtype or not _is_plain(table):
             return None
-        if not on_host(table) or self.device.type != "cpu":
+        if not on_host(table) or not ends_in_call(self.device):
             return None
         if factor is not None and len(self.shape) == 3:
             return self._sum_by_heads(table, index, factor)

@@ -58,11 +58,16 @@ class Budget:
         self.limit, self.held = limit, fixed
         self.check(0, "the blocks of the threads")
 
-    def count(self, tensor: Tensor) -> None:
-        """Count a tensor as long as its memory is in use."""
+    def count(self, tensor: Tensor, what: str) -> None:
+        """Count a tensor as long as its memory is in use.
+
+        Raises:
+            ValueError: the limit is exceeded.
+        """
         size = tensor.untyped_storage().nbytes()
         self.held += size
         weakref.finalize(tensor.untyped_storage(), self._give_back, size)
+        self.check(0, what)
 
     def fits(self, size: int) -> bool:
         """Whether so many bytes can be taken."""
@@ -122,7 +127,7 @@ class Executor:
         self.budget = Budget(memory_bytes, fixed)
         self.ranks = ranks or Together(False, backend.device)
         self.journal: Journal | None = None  # of a run that can be resumed, on the first rank
-        self.orders = Orders(self._hold)
+        self.orders = Orders(lambda part: self.budget.count(part, "the order of the edges"))
         self._temporary: Any = None
         self._pool: ThreadPoolExecutor | None = None
         self.paths: dict[int, Path] = {}  # of tables in files, by address
@@ -135,18 +140,13 @@ class Executor:
             self._pool.shutdown(cancel_futures=True)
         self._threads = 1  # for tables that the model keeps, which may be read later
 
-    def _hold(self, part: Tensor) -> None:
-        """Count a list that is kept for several layers."""
-        self.budget.check(part.nbytes, "the order of the edges")
-        self.budget.count(part)
-
     # --- memory and files of tables ---
 
     def _new(self, shape: Any, dtype: torch.dtype, path: Path | None) -> Tensor:
         size = torch.empty(shape, dtype=dtype, device="meta").nbytes
         if path is None and self.budget.fits(size):
             table = torch.empty(shape, dtype=dtype)
-            self.budget.count(table)
+            self.budget.count(table, "a layer")
             return table
         if path is not None:
             return new_table(tuple(shape), dtype, path)

@@ -110,8 +110,7 @@ class InferenceRun(LazyRun):
         for value in tree_leaves(found):
             counted = type(value) is Tensor and value.layout == torch.strided
             if counted and on_host(value) and value.nbytes >= MANY_BYTES:
-                self.executor.budget.count(value)
-                self.executor.budget.check(0, "a tensor with an entry for each edge")
+                self.executor.budget.count(value, "a tensor with an entry for each edge")
 
     def whole(self, table: TableTensor) -> Tensor:
         """Return all of a table as a plain tensor, which must not be written to."""

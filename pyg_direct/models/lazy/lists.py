@@ -12,6 +12,7 @@ from torch import Tensor
 from ...core.private_torch import pointers_of, storage_of, writes_to
 from ...ops.products import Adjacency, on_host, positions_by_row
 
+Hold = Callable[[Tensor], None]
 COPIED_ENTRIES = 1 << 14  # a list with fewer is copied, one with more must not be written to
 
 
@@ -43,12 +44,7 @@ class MessageOrder:
         ends: the same numbers, for one at a time.
     """
 
-    def __init__(
-        self,
-        index: Tensor,
-        num_rows: int,
-        hold: Callable[[Tensor], None] | None = None,
-    ) -> None:
+    def __init__(self, index: Tensor, num_rows: int, hold: Hold | None = None) -> None:
         self.index, self.num_rows, self._hold = index, num_rows, hold
         self.position: Tensor | None = None
         if index.numel() == 0 or bool((index[1:] >= index[:-1]).all()):
@@ -60,7 +56,7 @@ class MessageOrder:
             ids, self.position = index.sort(stable=True)
             self.indptr = pointers_of(ids, num_rows)
         self.ends = _Ends(self.indptr)
-        self._sorted: list[tuple[Tensor, Tensor]] = []
+        self._sorted: tuple[Tensor, Tensor] | None = None
         if hold is not None:
             hold(self.indptr)
             if self.position is not None:
@@ -79,15 +75,13 @@ class MessageOrder:
         """Return entries in this order; the latest list of integers, not written to, is kept."""
         if self.position is None:
             return values
-        kept = not values.is_floating_point()
-        for known, found in self._sorted if kept else ():
-            if known is values or torch.equal(known, values):
-                return found
+        if self._sorted is not None and self._sorted[0] is values:
+            return self._sorted[1]
         found = values.index_select(0, self.position)
         if self._hold is not None:
             self._hold(found)
-        if kept:
-            self._sorted = [(values, found)]
+        if not values.is_floating_point():
+            self._sorted = values, found
         return found
 
 
@@ -213,7 +207,7 @@ class Orders:
         hold: told each tensor that is made and held.
     """
 
-    def __init__(self, hold: Callable[[Tensor], None]) -> None:
+    def __init__(self, hold: Hold) -> None:
         self.kept: list[MessageOrder] = []
         self._hold = hold
         self._narrow: dict[Any, tuple[weakref.ref[Any], NarrowIndex]] = {}  # by address
@@ -243,23 +237,20 @@ class Orders:
         """Return a list with its bounds; what is known of it holds until `forget`."""
         storage = index.untyped_storage()
         if not storage.resizable():  # NumPy's memory, to which it may write unseen
-            return self._narrowed_again(index)
+            same = (k for k in self._unwatched if _same_numbers(k.values, index))
+            found = next(same, None) or self._copied(index)
+            self._unwatched = [found, *(k for k in self._unwatched if k is not found)][: 2 * KEPT]
+            return found
         place = storage_of(index), index.data_ptr(), index.dtype, index.shape, index.stride()
         known = self._narrow.get(place)
         if known is None or known[0]() is None:
             self._narrow = {k: v for k, v in self._narrow.items() if v[0]() is not None}
-            known = self._narrow[place] = weakref.ref(storage), narrow(index)
-            self._hold(known[1].values)
+            known = self._narrow[place] = weakref.ref(storage), self._copied(index)
         return known[1]
 
-    def _narrowed_again(self, index: Tensor) -> NarrowIndex:
-        """Return a list with its bounds, the known ones if its numbers are still those."""
-        for known in self._unwatched:
-            if _same_numbers(known.values, index):
-                return known
+    def _copied(self, index: Tensor) -> NarrowIndex:
         found = narrow(index)
         self._hold(found.values)
-        self._unwatched = [found, *self._unwatched[: 2 * KEPT - 1]]  # two of each order
         return found
 
     def forget(self, storage: int) -> None:

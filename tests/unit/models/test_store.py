@@ -13,7 +13,7 @@ import pytest
 import torch
 from models import HETEROGENEOUS, basic, graph_inputs, hetero_data
 from torch_geometric.data import Data
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.nn import GCN, GraphSAGE
 
 from pyg_direct import inference
 from pyg_direct.models.inference import executor
@@ -105,6 +105,15 @@ class TestBudget:
         found = inference(model, data, memory_bytes=9000, num_workers=1)
         assert any(in_file for _, _, in_file in made)
         torch.testing.assert_close(found, inference(model, data), rtol=1e-5, atol=1e-6)
+
+    def test_weights_of_edges_are_counted(self, monkeypatch):
+        monkeypatch.setattr(executor, "RUN_BYTES", 0)
+        monkeypatch.setattr(executor, "MIN_BLOCK_BYTES", 1 << 8)
+        edge_index = torch.zeros(2, 300_000, dtype=torch.long)
+        data = Data(x=torch.randn(60, 4), edge_index=edge_index, edge_weight=torch.rand(300_000))
+        options = {"inputs": ("x", "edge_index", "edge_weight"), "certify": False}
+        with pytest.raises(ValueError, match="a tensor with an entry for each edge"):
+            inference(GCN(4, 4, 1), data, memory_bytes=1 << 20, num_workers=1, **options)
 
     def test_an_operation_that_needs_all_rows_is_named(self, monkeypatch):
         monkeypatch.setattr(executor, "RUN_BYTES", 0)
