@@ -229,8 +229,7 @@ def _printed(done: child.Finished) -> dict[str, Any]:
 def sections(found: dict[str, Any]) -> list[str]:
     """Return the report."""
     lines = [
-        "Each way in a process of its own, rounds interleaved, medians. The machine was shared",
-        "with other work: compare CPU seconds, which depend on it less. `peak` is anonymous",
+        "Each way in a process of its own, rounds interleaved, medians. `peak` is anonymous",
         "memory above what the graph and the model take. Batches of nodes are a sample, scaled to",
         "all nodes. `off` is the largest difference from the whole graph's result (where that is",
         "too large for memory, from that of BasicGNN.inference), in parts of the largest value.",

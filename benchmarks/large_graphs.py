@@ -260,10 +260,9 @@ def sections(found: dict[str, Any]) -> list[str]:
     lines = [
         "",
         f"Mean degree {DEGREE}, {WIDTH} int8 features. Batches of {BATCH_SIZE} seeds, fan-out",
-        f"{FAN_OUT}. The raw edges are int32 in random order. The machine was shared with other",
-        "work: compare CPU seconds, which depend on it less. `peak` is the largest resident memory",
-        "of the process, `limit` what the conversion was given and could not exceed. Costs of",
-        f"pages used before are the {statistic} of {REPEATS} repetitions; the pages may be gone",
+        f"{FAN_OUT}. The raw edges are int32 in random order. `peak` is the largest resident",
+        "memory of the process, `limit` what the conversion was given and could not exceed. Costs",
+        f"of pages used before are the {statistic} of {REPEATS} repetitions; the pages may be gone",
         "again where the files are larger than what is free of memory.",
         *_measured_before(found),
         "",
