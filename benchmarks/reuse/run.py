@@ -314,15 +314,21 @@ def one_graph(name: str, path: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Measure, and write the results."""
     parser = result.parser(__doc__)
-    parser.add_argument("--graph", choices=[case.name for case in LEARNING], help="this one alone")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--graph", choices=[case.name for case in LEARNING], help="learning on it")
+    only.add_argument("--steps", action="store_true", help="steps alone, beside earlier learning")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     if args.graph is not None:
         return one_graph(args.graph, args.out / "reuse.json")
-    found = result.new_result("reuse", args.quick, threads=1, steps=[], learning=[])
+    learnt: list[dict[str, Any]] = []
+    if args.steps:
+        earlier = json.loads((args.out / "reuse.json").read_text())
+        learnt = [{"commit": earlier["commit"], **case} for case in earlier["learning"]]
+    found = result.new_result("reuse", args.quick, threads=1, steps=[], learning=learnt)
     for case in [QUICK] if args.quick else STEPS:
         found["steps"] += steps(case, 6 if args.quick else ROUNDS[case.name])
-    for case in [QUICK] if args.quick else LEARNING:
+    for case in [] if args.steps else [QUICK] if args.quick else LEARNING:
         found["learning"].append(accuracies(case))
         result.write(found, args.out)
     print(result.write(found, args.out))
