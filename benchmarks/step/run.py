@@ -177,6 +177,8 @@ def sections(found: dict[str, Any]) -> list[str]:
         lines += ["", NO_DGL]
     for case in found["cases"]:
         lines += ["", f"## {case['case']}, {case['threads']} threads, {case['rounds']} rounds", ""]
+        if (commit := case.get("commit", found["commit"])) != found["commit"]:
+            lines += [f"Measured before, at commit {commit}.", ""]
         head = ["", "CPU ms", "wall ms", "of it loading", "system ms", "page faults"]
         head += ["peak MB", "anonymous MB"]
         rows = []
