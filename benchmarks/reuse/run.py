@@ -325,10 +325,11 @@ def main(argv: list[str] | None = None) -> None:
     if args.steps:
         earlier = json.loads((args.out / "reuse.json").read_text())
         learnt = [{"commit": earlier["commit"], **case} for case in earlier["learning"]]
+    stepping, learning = ([QUICK], [QUICK]) if args.quick else (STEPS, LEARNING)
     found = result.new_result("reuse", args.quick, threads=1, steps=[], learning=learnt)
-    for case in [QUICK] if args.quick else STEPS:
+    for case in stepping:
         found["steps"] += steps(case, 6 if args.quick else ROUNDS[case.name])
-    for case in [] if args.steps else [QUICK] if args.quick else LEARNING:
+    for case in [] if args.steps else learning:
         found["learning"].append(accuracies(case))
         result.write(found, args.out)
     print(result.write(found, args.out))

@@ -114,8 +114,8 @@ def test_titles_and_figures_fit_the_chart() -> None:
     assert "prefers-color-scheme" not in chart.draw(chart.panels())
 
 
-# Of results that do not say by which code they were measured: none may join them.
-CHANGED = {"gpu_second_run"}  # not all was committed
+# Results of code that was not committed as it was measured. None may join them.
+CHANGED = {"gpu_second_run"}
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -150,7 +150,7 @@ class BlockScatter(Reduction):
         table, index = source.source.table, source.index
         if table is None or table.dtype != self.dtype or not _is_plain(table):
             return None
-        if not on_host(table) or not ends_in_call(self.device):
+        if not on_host(table) or not ends_in_call(self.device):  # lists lie on the host in any case
             return None
         if factor is not None and len(self.shape) == 3:
             return self._sum_by_heads(table, index, factor)

@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -65,9 +66,9 @@ class Budget:
             ValueError: the limit is exceeded.
         """
         size = tensor.untyped_storage().nbytes()
+        self.check(size, what)
         self.held += size
         weakref.finalize(tensor.untyped_storage(), self._give_back, size)
-        self.check(0, what)
 
     def fits(self, size: int) -> bool:
         """Whether so many bytes can be taken."""
@@ -127,7 +128,7 @@ class Executor:
         self.budget = Budget(memory_bytes, fixed)
         self.ranks = ranks or Together(False, backend.device)
         self.journal: Journal | None = None  # of a run that can be resumed, on the first rank
-        self.orders = Orders(lambda part: self.budget.count(part, "the order of the edges"))
+        self.orders = Orders(partial(self.budget.count, what="the order of the edges"))
         self._temporary: Any = None
         self._pool: ThreadPoolExecutor | None = None
         self.paths: dict[int, Path] = {}  # of tables in files, by address

@@ -72,7 +72,7 @@ class MessageOrder:
         return torch.arange(last - first).repeat_interleave(bounds.diff())
 
     def sorted(self, values: Tensor) -> Tensor:
-        """Return entries in this order; the latest list of integers, not written to, is kept."""
+        """Return entries in this order. Integers must not be written to: the latest are kept."""
         if self.position is None:
             return values
         if self._sorted is not None and self._sorted[0] is values:

@@ -300,6 +300,25 @@ def test_layers_are_freed_as_soon_as_nobody_reads_them(kind, monkeypatch) -> Non
         gc.enable()
 
 
+def test_what_is_kept_of_edges_is_freed_when_the_outputs_are_there(monkeypatch) -> None:
+    kept, count = [], executor.Budget.count
+
+    def noted(self, tensor, what):
+        kept.append((what, weakref.ref(tensor)))
+        count(self, tensor, what)
+
+    monkeypatch.setattr(executor.Budget, "count", noted)
+    gc.collect()
+    gc.disable()
+    try:
+        inference(GraphSAGE(WIDTH, 8, 3, 4), Data(**graph_inputs()), ("x", "edge_index"))
+        lists = [ref for what, ref in kept if what == "the order of the edges"]
+        assert lists
+        assert not [ref for ref in lists if ref() is not None]
+    finally:
+        gc.enable()
+
+
 def test_one_number_of_any_stride_is_stored(tmp_path) -> None:
     path = tmp_path / "table.npy"
     new_table((2, 1), torch.float32, path).zero_()
